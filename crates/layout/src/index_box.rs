@@ -1,0 +1,39 @@
+use std::{fmt, ops::Range};
+
+/// A box of global indices: one range per tensor dim.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct IndexBox(pub Vec<Range<usize>>);
+
+impl IndexBox {
+    /// Number of elements; the box of a 0-dim tensor has one.
+    pub fn numel(&self) -> usize {
+        self.0.iter().map(Range::len).product()
+    }
+
+    /// Size in every dim.
+    pub fn shape(&self) -> Vec<usize> {
+        self.0.iter().map(Range::len).collect()
+    }
+
+    /// Whether it holds no element.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().any(Range::is_empty)
+    }
+}
+
+impl fmt::Debug for IndexBox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for IndexBox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (dim, range) in self.0.iter().enumerate() {
+            let comma = if dim == 0 { "" } else { ", " };
+            write!(f, "{comma}{}..{}", range.start, range.end)?;
+        }
+        f.write_str("]")
+    }
+}
