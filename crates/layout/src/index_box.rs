@@ -1,5 +1,7 @@
 use std::{fmt, ops::Range};
 
+use crate::Intervals;
+
 /// A box of global indices: one range per tensor dim.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct IndexBox(pub Vec<Range<usize>>);
@@ -36,4 +38,18 @@ impl fmt::Display for IndexBox {
         }
         f.write_str("]")
     }
+}
+
+/// All boxes with one range of every dim, the last dim varying fastest.
+pub(crate) fn product(dims: &[Intervals]) -> Vec<IndexBox> {
+    let mut boxes = vec![IndexBox(Vec::with_capacity(dims.len()))];
+    for held in dims {
+        boxes = boxes
+            .into_iter()
+            .flat_map(|done| {
+                held.iter().map(move |range| IndexBox([done.0.as_slice(), &[range]].concat()))
+            })
+            .collect();
+    }
+    boxes
 }

@@ -10,6 +10,7 @@ use crate::{
     intern::Interner,
     mesh::checked_product,
     text::{PlacementText, bad},
+    torch::canonical_cuts,
 };
 
 /// How a tensor lies on a mesh: global shape, dtype, mesh, one placement per axis, shard order.
@@ -83,50 +84,41 @@ impl Layout {
         if written.len() != mesh.n_axes() {
             return Err(wrong_number(written.len(), mesh));
         }
-        if written
-            .iter()
-            .any(|one| matches!(one, PlacementText::Shard { split_factor: Some(_), .. }))
-        {
-            return Layout::from_torch_text(shape, dtype, mesh, placements, &written);
-        }
         let mut plain = Vec::with_capacity(written.len());
-        // Per dim the axes with their written positions; without any, left to right.
-        let mut positions: Vec<Vec<(usize, usize)>> = vec![Vec::new(); shape.len()];
-        let mut unpositioned = vec![false; shape.len()];
+        // Per dim its cuts with their written positions.
+        let mut dims: Vec<Vec<(Option<usize>, Cut)>> = vec![Vec::new(); shape.len()];
         for (axis, one) in written.iter().enumerate() {
             plain.push(match *one {
                 PlacementText::Replicate => Placement::Replicate,
                 PlacementText::Partial(op) => Placement::Partial(op),
-                PlacementText::Shard { dim, position, .. } => {
+                PlacementText::Shard { dim, position, split_factor } => {
                     let placement = Placement::shard(dim, shape.len())?;
-                    let dim = placement.shard_dim().unwrap_or_default();
-                    match position {
-                        Some(position) => positions[dim].push((position, axis)),
-                        None => unpositioned[dim] = true,
-                    }
+                    let cut = Cut { axis, split_factor: split_factor.unwrap_or(1) };
+                    dims[placement.shard_dim().unwrap_or_default()].push((position, cut));
                     placement
                 }
             });
         }
-        let mut explicit: Vec<(usize, Vec<usize>)> = Vec::new();
-        for (dim, mut cuts) in
-            positions.into_iter().enumerate().filter(|(_, cuts)| !cuts.is_empty())
-        {
-            cuts.sort_unstable();
+        check_placements(shape, dtype, mesh, &plain)?;
+        let mut order = Vec::with_capacity(shape.len());
+        for (mut cuts, size) in dims.into_iter().zip(shape) {
+            let numbered = cuts.iter().any(|(position, _)| position.is_some());
+            cuts.sort_by_key(|(position, _)| *position);
             let counts_up =
-                cuts.iter().enumerate().all(|(index, (position, _))| index == *position);
-            if unpositioned[dim] || !counts_up {
-                return Err(bad(
-                    placements,
-                    "list of placements",
-                    "the cuts of a dim are numbered 0, 1, ... or not at all",
-                ));
-            }
-            explicit.push((dim, cuts.into_iter().map(|(_, axis)| axis).collect()));
+                cuts.iter().enumerate().all(|(index, (position, _))| *position == Some(index));
+            let cuts: Vec<Cut> = match (numbered, counts_up) {
+                (true, true) => cuts.into_iter().map(|(_, cut)| cut).collect(),
+                (true, false) => {
+                    let why = "the cuts of a dim are numbered 0, 1, ... or not at all";
+                    return Err(bad(placements, "list of placements", why));
+                }
+                (false, _) => {
+                    canonical_cuts(cuts.into_iter().map(|(_, cut)| cut).collect(), *size, mesh)
+                }
+            };
+            order.push(cuts);
         }
-        let explicit: Vec<(usize, &[usize])> =
-            explicit.iter().map(|(dim, axes)| (*dim, axes.as_slice())).collect();
-        Layout::with_order(shape, dtype, mesh, &plain, &explicit)
+        Layout::intern(shape, dtype, mesh, &plain, ShardOrder::from_cuts(order))
     }
 
     /// The same tensor with other placements, cut from left to right.
@@ -258,18 +250,9 @@ impl Layout {
     /// The boxes of global indices that the rank at `coord` holds: one, or several under a strided
     /// shard, or none for an empty shard. In the order of their first elements in memory.
     pub fn boxes(&self, coord: &[usize]) -> Vec<IndexBox> {
-        let mut boxes = vec![IndexBox(Vec::with_capacity(self.n_dims()))];
-        for dim in 0..self.n_dims() {
-            let held = self.intervals(dim, coord);
-            boxes = boxes
-                .into_iter()
-                .flat_map(|done| {
-                    held.iter()
-                        .map(move |range| IndexBox(done.0.iter().cloned().chain([range]).collect()))
-                })
-                .collect();
-        }
-        boxes
+        crate::index_box::product(
+            &(0..self.n_dims()).map(|dim| self.intervals(dim, coord)).collect::<Vec<_>>(),
+        )
     }
 
     /// The ranks that hold the element at a global index (or, on pending axes, a contribution).
@@ -334,12 +317,17 @@ impl fmt::Display for Layout {
                 continue;
             };
             let position = cuts.iter().position(|cut| cut.axis == axis).unwrap_or_default();
+            let dim = placement.shard_dim().unwrap_or_default();
             match cuts[position].split_factor {
-                1 if cuts.is_sorted_by_key(|cut| cut.axis) => write!(f, "{comma}{placement}")?,
-                1 => write!(f, "{comma}{placement}[{position}]")?,
-                factor => {
-                    write!(f, "{comma}_S({}, {factor})", placement.shard_dim().unwrap_or_default())?
-                }
+                1 => write!(f, "{comma}{placement}")?,
+                factor => write!(f, "{comma}_S({dim}, {factor})")?,
+            }
+            // Unnumbered cuts are read as PyTorch means them; where that is not what they are,
+            // they are numbered.
+            let mut unnumbered = cuts.to_vec();
+            unnumbered.sort_by_key(|cut| cut.axis);
+            if canonical_cuts(unnumbered, self.0.shape[dim], self.mesh()) != cuts {
+                write!(f, "[{position}]")?;
             }
         }
         f.write_str("]")
@@ -421,7 +409,7 @@ pub(crate) fn check_placements(
 }
 
 /// Whether two pending reductions on different axes give the same value in either order.
-fn commute(first: ReduceOp, second: ReduceOp) -> bool {
+pub(crate) fn commute(first: ReduceOp, second: ReduceOp) -> bool {
     let linear = |op| matches!(op, ReduceOp::Sum | ReduceOp::Avg);
     first == second || (linear(first) && linear(second))
 }

@@ -33,11 +33,14 @@
 mod chunk;
 mod error;
 mod index_box;
+pub mod interchange;
 mod intern;
 mod layout;
 mod mesh;
 mod order;
 mod placement;
+pub mod plan;
+pub mod rule;
 mod text;
 mod torch;
 

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! list      := "[" placement ("," placement)* "]"     (the brackets may be left out)
-//! placement := "R" | "P" | "P(" op ")" | "S(" dim ")" [ "[" position "]" ] | "_S(" dim "," factor ")"
+//! placement := "R" | "P" | "P(" op ")" | cut [ "[" position "]" ]
+//! cut       := "S(" dim ")" | "_S(" dim "," factor ")"
 //! ```
 //!
 //! `S(0)[1]` is the second cut of dim 0 (an explicit shard order); `_S(0, 2)` is PyTorch's
-//! `_StridedShard(0, split_factor=2)`. PyTorch's long names are read as well.
+//! `_StridedShard(0, split_factor=2)`: without positions it is read as PyTorch means it, with
+//! positions as it stands. PyTorch's long names are read as well.
 
 use crate::{LayoutError, ReduceOp, Result};
 
@@ -55,7 +57,7 @@ impl PlacementText {
             ("S" | "Shard", Some(arguments), position) => {
                 Ok(PlacementText::Shard { dim: dim(arguments)?, position, split_factor: None })
             }
-            ("_S" | "_StridedShard", Some(arguments), None) => {
+            ("_S" | "_StridedShard", Some(arguments), position) => {
                 let (left, right) = arguments
                     .split_once(',')
                     .ok_or_else(|| bad("a strided shard has a dim and a split factor"))?;
@@ -69,11 +71,7 @@ impl PlacementText {
                 if factor == 0 {
                     return Err(bad("the split factor is at least 1"));
                 }
-                Ok(PlacementText::Shard {
-                    dim: dim(left)?,
-                    position: None,
-                    split_factor: Some(factor),
-                })
+                Ok(PlacementText::Shard { dim: dim(left)?, position, split_factor: Some(factor) })
             }
             _ => Err(bad("expected R, S(dim), S(dim)[position], _S(dim, factor) or P(reduction)")),
         }

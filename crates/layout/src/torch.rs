@@ -3,8 +3,7 @@
 use std::fmt;
 
 use crate::{
-    Cut, DType, Layout, LayoutError, Mesh, Placement, ReduceOp, Result, ShardOrder,
-    text::{PlacementText, bad},
+    Cut, DType, Layout, LayoutError, Mesh, Placement, ReduceOp, Result, ShardOrder, text::bad,
 };
 
 /// A placement as PyTorch writes it.
@@ -72,45 +71,9 @@ impl Layout {
                 TorchPlacement::Replicate | TorchPlacement::Partial(_) => {}
             }
         }
-        for (cuts, size) in dims.iter_mut().zip(shape) {
-            if cuts_evenly(cuts, *size, mesh)
-                && let Some(order) = plain_order(cuts, mesh)
-            {
-                *cuts = order;
-            }
-        }
-        Layout::intern(shape, dtype, mesh, &plain, ShardOrder::from_cuts(dims))
-    }
-
-    pub(crate) fn from_torch_text(
-        shape: &[usize],
-        dtype: DType,
-        mesh: &Mesh,
-        text: &str,
-        written: &[PlacementText],
-    ) -> Result<Layout> {
-        let one = |placement: &PlacementText| match *placement {
-            PlacementText::Replicate => Ok(TorchPlacement::Replicate),
-            PlacementText::Partial(op) => Ok(TorchPlacement::Partial(op)),
-            PlacementText::Shard { position: Some(_), .. } => Err(bad(
-                text,
-                "list of placements",
-                "an order is given by positions or by split factors, not by both",
-            )),
-            PlacementText::Shard { dim, split_factor, .. } => {
-                let dim = Placement::shard(dim, shape.len())?.shard_dim().unwrap_or_default();
-                Ok(match split_factor {
-                    Some(split_factor) => TorchPlacement::StridedShard { dim, split_factor },
-                    None => TorchPlacement::Shard(dim),
-                })
-            }
-        };
-        Layout::from_torch(
-            shape,
-            dtype,
-            mesh,
-            &written.iter().map(one).collect::<Result<Vec<_>>>()?,
-        )
+        let canonical =
+            dims.into_iter().zip(shape).map(|(cuts, size)| canonical_cuts(cuts, *size, mesh));
+        Layout::intern(shape, dtype, mesh, &plain, ShardOrder::from_cuts(canonical.collect()))
     }
 
     /// The placements by which PyTorch means this layout; an error where there are none, which is
@@ -180,6 +143,15 @@ impl fmt::Display for TorchPlacement {
             other => other.plain().fmt(f),
         }
     }
+}
+
+/// What PyTorch means by these cuts of a dim, which come in mesh order: plain cuts in some order
+/// if they give every rank the same indices, else the cuts as they are.
+pub(crate) fn canonical_cuts(cuts: Vec<Cut>, size: usize, mesh: &Mesh) -> Vec<Cut> {
+    if cuts.iter().all(|cut| cut.split_factor == 1) || !cuts_evenly(&cuts, size, mesh) {
+        return cuts;
+    }
+    plain_order(&cuts, mesh).unwrap_or(cuts)
 }
 
 /// The split factor of a cut in an order of plain cuts: the ranks of all axes that cut before it

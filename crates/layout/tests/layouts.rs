@@ -1,4 +1,5 @@
 //! Layouts against PyTorch's, and properties that hold for all of them.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // A test may.
 
 use dtensor_layout::{DType, Layout, LayoutError, Mesh, Placement, ReduceOp};
 use dtensor_testing::golden::{LocalCase, layout_cases};
