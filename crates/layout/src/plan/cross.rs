@@ -3,12 +3,12 @@
 //! arrives.
 
 use super::{
-    Cost, Plan, PlanOptions, Step, StepKind, Topology, state::Space, topology::Group, volume,
+    Cost, Plan, PlanOptions, Step, StepKind, Topology,
+    state::{MAX_EXACT_COORDS, Space},
+    topology::Group,
+    volume,
 };
 use crate::{Layout, Placement, Result};
-
-/// As for overlaps within a mesh: all coordinates up to here, a sample beyond.
-const MAX_EXACT_COORDS: usize = 64;
 
 pub(super) fn plan(from: &Layout, to: &Layout, options: &PlanOptions) -> Result<Plan> {
     let arrives = without_partials(to, Placement::Replicate)?;

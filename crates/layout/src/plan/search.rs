@@ -17,8 +17,12 @@ use super::{
     volume,
 };
 
-/// Beyond this many states (a mesh of very many axes) the best plan found so far is taken.
-const MAX_STATES: usize = 4096;
+/// After this many states the best plan found so far is taken.
+const MAX_EXPANDED: usize = 1024;
+
+/// The same where links differ. There the bound on what is still to come is loose, so that the
+/// search would go on long after it has found a plan that it will not improve much.
+const MAX_EXPANDED_IF_LINKS_DIFFER: usize = 6;
 
 /// Up to this many axes, all sets of axes are tried as the group of one call; beyond, single axes
 /// and the whole set.
@@ -53,8 +57,10 @@ pub(super) fn cheapest_path(
     search.reach(*from, Length::ZERO, None);
     let uniform = topology.is_uniform(space.mesh());
     let mut edges = Vec::new();
+    let max_expanded = if uniform { MAX_EXPANDED } else { MAX_EXPANDED_IF_LINKS_DIFFER };
+    let mut n_expanded = 0;
     while let Some(entry) = search.open.pop() {
-        if search.best.is_some_and(|best| search.nodes[best].length <= entry.bound) {
+        if search.is_no_better(&entry.bound) {
             break;
         }
         let node = &search.nodes[entry.node];
@@ -63,7 +69,8 @@ pub(super) fn cheapest_path(
         }
         let (state, length) = (node.state, node.length);
         search.nodes[entry.node].done = true;
-        if search.nodes.len() > MAX_STATES && search.best.is_some() {
+        n_expanded += 1;
+        if n_expanded > max_expanded && search.best.is_some() {
             break;
         }
         edges.clear();
@@ -143,6 +150,11 @@ impl Length {
         }
     }
 
+    /// What decides between two plans.
+    fn key(&self) -> (u128, u64, u32) {
+        (self.transfer, self.latency_ps, self.exchanges)
+    }
+
     /// Whether the other path transfers less.
     pub(super) fn transfers_more_than(&self, other: &Length) -> bool {
         self.transfer > other.transfer
@@ -179,20 +191,37 @@ struct Search<'a> {
 impl Search<'_> {
     fn relax(&mut self, node: usize, state: &State, length: Length, hop: Hop) {
         let (kind, axes, next) = hop;
-        if volume::total_elements(self.space, &next) <= self.max_elements {
-            let length = length.and(Length::of(self.space, self.topology, &hop, state));
-            self.reach(next, length, Some((node, kind, axes)));
+        // What is cheap to know first: most neighbours end here.
+        if self.known.get(&next).is_some_and(|known| self.nodes[*known].length <= length)
+            || volume::total_elements(self.space, &next) > self.max_elements
+            || self.is_no_better(&self.bound(&next, length))
+        {
+            return;
         }
+        let length = length.and(Length::of(self.space, self.topology, &hop, state));
+        self.reach(next, length, Some((node, kind, axes)));
     }
 
-    fn reach(&mut self, state: State, length: Length, came: Option<(usize, StepKind, u32)>) {
+    /// The length of a path that goes on from `state`, at least.
+    fn bound(&self, state: &State, length: Length) -> Length {
         let mut bound = length;
-        bound.transfer += self.least_transfer(&state);
-        if still_needs_a_call(self.space, &state, &self.goal) {
+        bound.transfer = bound.transfer.saturating_add(self.least_transfer(state));
+        if still_needs_a_call(self.space, state, &self.goal) {
             bound.latency_ps += (self.topology.launch_us * 1e6).floor() as u64;
             bound.steps += 1;
         }
-        if self.best.is_some_and(|best| self.nodes[best].length <= bound) {
+        bound
+    }
+
+    /// Whether a path of at least this length cannot be a better plan than the best so far. Steps
+    /// and memory are not worth a search of their own.
+    fn is_no_better(&self, bound: &Length) -> bool {
+        self.best.is_some_and(|best| self.nodes[best].length.key() <= bound.key())
+    }
+
+    fn reach(&mut self, state: State, length: Length, came: Option<(usize, StepKind, u32)>) {
+        let bound = self.bound(&state, length);
+        if self.is_no_better(&bound) {
             return;
         }
         let node = match self.known.get(&state) {
@@ -217,25 +246,23 @@ impl Search<'_> {
 
     /// What at least is still to be transferred.
     fn least_transfer(&self, state: &State) -> u128 {
-        // Per coordinate of the axes that stay pending: the tensor, reduced over `n_parts`.
-        let (mut n_parts, mut stay_pending, mut pads) = (1, 1, false);
+        let (mut n_parts, mut stay_pending, mut padded) = (1, 1, 1);
         for axis in 0..self.space.n_axes() {
             let size = self.space.axis_size(axis) as u128;
             match (state.axis_use(axis), self.goal.axis_use(axis)) {
                 (AxisUse::Partial(_), AxisUse::Partial(_)) => stay_pending *= size,
                 (AxisUse::Partial(_), _) => n_parts *= size,
-                (_, AxisUse::Partial(_)) => pads = true,
+                (_, AxisUse::Partial(_)) => padded *= size,
                 _ => {}
             }
         }
-        let wanted = volume::total_elements(self.space, &self.goal);
-        let elements = match (pads, n_parts) {
-            // Padding creates elements from nothing.
-            (true, _) => 0,
+        // Where an axis becomes pending, one of its ranks must have an element; a pad does the rest.
+        let wanted = volume::total_elements(self.space, &self.goal) / padded;
+        let elements = match n_parts {
             // Ranks cannot have more of what they need than they have.
-            (false, 1) => wanted.saturating_sub(volume::total_elements(self.space, state)),
+            1 => wanted.saturating_sub(volume::total_elements(self.space, state)),
             // Every element is reduced somewhere, and every further copy of it is received.
-            (false, _) => {
+            _ => {
                 let once = self.space.numel() * stay_pending;
                 once * (n_parts - 1) + wanted.saturating_sub(once)
             }
@@ -337,9 +364,23 @@ fn neighbours(space: &Space, state: &State, goal: &State, uniform: bool, edges: 
             AxisUse::Cut(_) | AxisUse::Partial(_) => {}
         }
     }
+    fill_all(space, state, goal, edges);
     for axes in groups(space.n_axes()) {
         gather_over(space, state, axes, edges);
         reduce_over(space, state, goal, axes, edges);
+    }
+}
+
+/// One step that makes everything pending that the goal has so and that is replicated.
+fn fill_all(space: &Space, state: &State, goal: &State, edges: &mut Vec<Hop>) {
+    let to_fill = |axis: &usize| {
+        state.axis_use(*axis) == AxisUse::Replicate && may_become_pending(space, state, goal, *axis)
+    };
+    let axes = (0..space.n_axes()).filter(to_fill).fold(0u32, |axes, axis| axes | 1 << axis);
+    if axes.count_ones() > 1 {
+        let of_set = (0..space.n_axes()).filter(|axis| axes & (1 << axis) != 0);
+        let next = of_set.fold(*state, |next, axis| next.with(axis, goal.axis_use(axis)));
+        edges.push((StepKind::Fill, axes, next));
     }
 }
 

@@ -16,6 +16,8 @@ pub(super) struct Space<'a> {
     cuts: Vec<(usize, usize)>,
     /// The dims among `cuts`, each once.
     dims: Vec<usize>,
+    /// See [`MAX_EXACT_COORDS`].
+    max_exact_coords: usize,
     /// Elements of the whole tensor.
     numel: u128,
     /// Elements of the dims that no state cuts.
@@ -28,6 +30,15 @@ pub(super) struct State {
     code: [u8; Mesh::MAX_AXES],
     position: [u8; Mesh::MAX_AXES],
 }
+
+/// Up to this many coordinates, what stays on its rank in an exchange is summed over all of them;
+/// beyond, it is what it would be on average. Above it an exchange keeps at most a few percent of
+/// its bytes at home, so the difference does not matter, and planning may not cost more on a
+/// larger mesh.
+pub(super) const MAX_EXACT_COORDS: usize = 64;
+
+/// The same while searching, where it is asked for dozens of candidates.
+const MAX_EXACT_COORDS_IN_SEARCH: usize = 16;
 
 /// How many dims that neither end cuts are tried; more would only slow the search.
 const MAX_FURTHER_DIMS: usize = 4;
@@ -71,7 +82,7 @@ impl DimCuts {
 impl<'a> Space<'a> {
     /// The space in which both layouts lie; they are of one shape, dtype and mesh.
     pub(super) fn new(from: &'a Layout, to: &Layout) -> Space<'a> {
-        Space::for_search(from, to, false)
+        Space { max_exact_coords: MAX_EXACT_COORDS, ..Space::for_search(from, to, false) }
     }
 
     /// The space to search in, which may hold more layouts than the two.
@@ -110,6 +121,7 @@ impl<'a> Space<'a> {
             dims.map(|dim| from.global_shape()[dim] as u128).product()
         };
         Space {
+            max_exact_coords: MAX_EXACT_COORDS_IN_SEARCH,
             numel: elements(&mut (0..from.n_dims())),
             uncut_numel: elements(&mut (0..from.n_dims()).filter(|dim| !dims.contains(dim))),
             shape: from.global_shape(),
@@ -144,6 +156,10 @@ impl<'a> Space<'a> {
 
     pub(super) fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    pub(super) fn max_exact_coords(&self) -> usize {
+        self.max_exact_coords
     }
 
     /// The cuts that a state may use.

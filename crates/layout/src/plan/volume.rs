@@ -6,11 +6,6 @@ use super::{
 };
 use crate::Intervals;
 
-/// Up to this many coordinates an overlap is summed over all of them; beyond, it is what it would
-/// be on average. Above it an exchange keeps at most a few percent of its bytes at home, so the
-/// difference does not matter, and planning may not cost more on a larger mesh.
-const MAX_EXACT_COORDS: usize = 32;
-
 /// What a step is, given the states before and after it; `None` if no single step does it.
 ///
 /// The second value is the set of axes over which it communicates (for local steps: that change),
@@ -174,7 +169,7 @@ fn overlap(space: &Space, from: &State, to: &State) -> Option<u128> {
             copies *= space.axis_size(axis) as u128;
         }
     }
-    if n_coords > MAX_EXACT_COORDS {
+    if n_coords > space.max_exact_coords() {
         return None;
     }
     let dims: Vec<(usize, DimCuts, DimCuts)> = space
