@@ -374,4 +374,14 @@ fn a_mesh_of_many_axes_is_planned_too() {
     assert_eq!(plan.steps()[0].kind, StepKind::Exchange);
     let pending = from.with_placements(&[Partial(ReduceOp::Sum); 10]).unwrap();
     assert_eq!(Plan::new(&pending, &to).unwrap().steps().len(), 1);
+    // As many as there can be, and every kind of change.
+    let mesh = Mesh::from_sizes(&[2; Mesh::MAX_AXES]).unwrap();
+    let mixed = [Shard(0), Shard(1), Replicate, Partial(ReduceOp::Sum)];
+    let placements =
+        |turn: usize| (0..Mesh::MAX_AXES).map(|axis| mixed[(axis + turn) % 4]).collect::<Vec<_>>();
+    let from = Layout::new(&[1 << 12, 1 << 12], DType::F32, &mesh, &placements(0)).unwrap();
+    for turn in 1..4 {
+        let plan = Plan::new(&from, &from.with_placements(&placements(turn)).unwrap()).unwrap();
+        assert!(!plan.steps().is_empty());
+    }
 }

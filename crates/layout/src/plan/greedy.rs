@@ -1,7 +1,7 @@
 //! PyTorch's plan: one axis at a time.
 
 use super::{
-    search::Hop,
+    neighbours::Hop,
     state::{Space, State},
     volume,
 };

@@ -49,6 +49,8 @@
 
 mod cross;
 mod greedy;
+mod length;
+mod neighbours;
 mod search;
 mod state;
 mod text;
@@ -59,7 +61,8 @@ mod volume;
 use std::fmt;
 
 use crate::{Layout, LayoutError, Placement, Result};
-use search::Length;
+use length::Length;
+use neighbours::Hop;
 use state::Space;
 pub use topology::{Link, Topology};
 
@@ -170,7 +173,7 @@ impl Plan {
         // Memory may not be saved at the price of bytes. The greedy plan is among all paths, so
         // without the bound the shortest path does not transfer more.
         if let Some(greedy) = greedy::hops(&space, from, to) {
-            let length = |hops: &[search::Hop]| Length::of_path(&space, topology, &start, hops);
+            let length = |hops: &[Hop]| Length::of_path(&space, topology, &start, hops);
             if length(&hops).transfers_more_than(&length(&greedy)) {
                 hops = path(u128::MAX)?;
             }
@@ -242,7 +245,7 @@ impl Plan {
         self.steps.iter().any(|step| held(&step.to) > bound)
     }
 
-    fn of_hops(space: &Space, from: &Layout, to: &Layout, hops: &[search::Hop]) -> Result<Plan> {
+    fn of_hops(space: &Space, from: &Layout, to: &Layout, hops: &[Hop]) -> Result<Plan> {
         let mut steps = Vec::with_capacity(hops.len());
         let mut before = from.clone();
         for (kind, axes, state) in hops {
