@@ -1,0 +1,71 @@
+//! What the environment says about a run.
+
+use std::{env, fmt, str::FromStr, thread};
+
+use crate::CommError;
+
+/// How a launcher such as mpirun started this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Launch {
+    /// As one of so many.
+    Processes(usize),
+    /// As one of several: it said which, but not of how many.
+    Unknown,
+}
+
+/// The launcher of this process, if there was one.
+pub(crate) fn launched() -> Option<Launch> {
+    launched_by(|name| env::var(name).ok())
+}
+
+/// The value of an environment variable; `None` if it is not set or blank.
+pub(crate) fn variable<V: FromStr>(name: &str, form: &str) -> Result<Option<V>, CommError> {
+    match env::var(name) {
+        Ok(text) if !text.trim().is_empty() => match text.trim().parse() {
+            Ok(value) => Ok(Some(value)),
+            Err(_) => Err(CommError::CannotRun(format!("{name}={text:?} is not {form}").into())),
+        },
+        _ => Ok(None),
+    }
+}
+
+/// Threads that can run at once.
+pub(crate) fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+impl fmt::Display for Launch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Launch::Processes(n) => write!(f, "{n} processes"),
+            Launch::Unknown => f.write_str("several processes"),
+        }
+    }
+}
+
+fn launched_by(variable: impl Fn(&str) -> Option<String>) -> Option<Launch> {
+    // Open MPI; then MPICH, Intel MPI and srun with PMI.
+    for name in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"] {
+        if let Some(size) = variable(name).and_then(|text| text.trim().parse().ok()) {
+            return Some(Launch::Processes(size));
+        }
+    }
+    // A PMIx server tells every process its rank, but not their number.
+    variable("PMIX_RANK").map(|_| Launch::Unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launchers_are_known_by_their_variables() {
+        let with = |name: &'static str, value: &'static str| {
+            launched_by(move |asked| (asked == name).then(|| value.to_string()))
+        };
+        assert_eq!(with("OMPI_COMM_WORLD_SIZE", "4"), Some(Launch::Processes(4)));
+        assert_eq!(with("PMI_SIZE", "1"), Some(Launch::Processes(1)));
+        assert_eq!(with("PMIX_RANK", "0"), Some(Launch::Unknown));
+        assert_eq!(with("HOME", "/root"), None);
+    }
+}

@@ -1,0 +1,116 @@
+//! The calls of one round: every rank sends each peer its piece and receives the peers' pieces.
+
+use std::ptr;
+
+use super::{pieces::Pieces, plan::Post, transfer::Trouble};
+use crate::{call::Counts, transport::Buffers};
+
+/// One such call.
+pub(super) struct Exchange {
+    send: *const u8,
+    sends: Side,
+    recv: *mut u8,
+    receives: Side,
+}
+
+// SAFETY: As `Buffers`: the pointers are used by one thread at a time, whoever progresses the call.
+unsafe impl Send for Exchange {}
+
+/// What of a buffer goes to, or comes from, which rank.
+enum Side {
+    /// This rank takes no part.
+    Nothing,
+    /// All of it, this many bytes, to or from everybody.
+    Whole(usize),
+    /// All of it to or from one group rank.
+    WholeOf(usize, usize),
+    /// A piece for each rank.
+    Each(Pieces),
+}
+
+impl Exchange {
+    pub(super) fn all_gather(counts: &Counts<'_>, element: usize, buffers: &Buffers) -> Exchange {
+        let sends = Side::Whole(buffers.send_bytes);
+        Exchange::new(buffers, sends, Side::Each(Pieces::new(counts, element)))
+    }
+
+    pub(super) fn all_to_all(counts: &Counts<'_>, element: usize, buffers: &Buffers) -> Exchange {
+        let receives = Pieces::new(counts, element);
+        let sends = match counts {
+            Counts::Pairs { send, .. } => Pieces::uneven(send, element),
+            _ => receives.clone(),
+        };
+        Exchange::new(buffers, Side::Each(sends), Side::Each(receives))
+    }
+
+    pub(super) fn gather(
+        counts: &Counts<'_>,
+        element: usize,
+        buffers: &Buffers,
+        rank: usize,
+        root: usize,
+    ) -> Exchange {
+        let receives =
+            if rank == root { Side::Each(Pieces::new(counts, element)) } else { Side::Nothing };
+        Exchange::new(buffers, Side::WholeOf(root, buffers.send_bytes), receives)
+    }
+
+    pub(super) fn scatter(
+        counts: &Counts<'_>,
+        element: usize,
+        buffers: &Buffers,
+        rank: usize,
+        root: usize,
+    ) -> Exchange {
+        let sends =
+            if rank == root { Side::Each(Pieces::new(counts, element)) } else { Side::Nothing };
+        Exchange::new(buffers, sends, Side::WholeOf(root, buffers.recv_bytes))
+    }
+
+    fn new(buffers: &Buffers, sends: Side, receives: Side) -> Exchange {
+        Exchange { send: buffers.send, sends, recv: buffers.recv, receives }
+    }
+
+    /// Posts the round and copies this rank's own piece.
+    ///
+    /// # Safety
+    /// As [`Plan::advance`](super::plan::Plan::advance).
+    pub(super) unsafe fn post(&self, post: &mut Post<'_>) -> Result<(), Trouble> {
+        let (rank, size) = (post.group.rank, post.group.size());
+        // Everybody begins with the next rank, so that not all send to rank 0 first.
+        for distance in 1..size {
+            let from = (rank + size - distance) % size;
+            if let Some((offset, bytes)) = self.receives.piece(from) {
+                // SAFETY: The piece lies within the receive buffer.
+                unsafe { post.expect(from, self.recv.add(offset), bytes) };
+            }
+            let to = (rank + distance) % size;
+            if let Some((offset, bytes)) = self.sends.piece(to) {
+                // SAFETY: The piece lies within the send buffer.
+                unsafe { post.send(to, self.send.add(offset), bytes) }?;
+            }
+        }
+        let (from, got) = self.sends.piece(rank).unwrap_or_default();
+        let (to, expected) = self.receives.piece(rank).unwrap_or_default();
+        if got != expected {
+            // Only the counts of all_to_all_v can disagree with themselves.
+            return Err(Trouble::WrongLength { from: post.group.members[rank], got, expected });
+        }
+        // SAFETY: Both pieces lie within their buffers, are equally long and do not overlap.
+        unsafe { ptr::copy_nonoverlapping(self.send.add(from), self.recv.add(to), got) };
+        Ok(())
+    }
+}
+
+impl Side {
+    /// Offset and length of what goes to or comes from a group rank; empty pieces are not sent.
+    fn piece(&self, rank: usize) -> Option<(usize, usize)> {
+        let piece = match self {
+            Side::Nothing => return None,
+            Side::Whole(bytes) => (0, *bytes),
+            Side::WholeOf(only, bytes) => (0, if rank == *only { *bytes } else { 0 }),
+            Side::Each(pieces) => pieces.get(rank),
+        };
+        (piece.1 > 0).then_some(piece)
+    }
+}
