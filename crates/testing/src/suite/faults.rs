@@ -1,0 +1,63 @@
+//! Programs in which the last rank errs, leaves or dies, and the others must learn of it.
+
+use std::process::{self, Command};
+
+use dtensor_comm::{
+    CommError, Did, ReduceOp, World, WorldKind,
+    conformance::{Case, DEATHS, FAULTS},
+};
+
+/// A program in which the last rank does something else than the others. It needs a world of its
+/// own; every rank that survives returns `Ok` if it got the error that it should get.
+pub struct Fault {
+    /// Its name.
+    pub name: &'static str,
+    /// The program of one rank.
+    pub body: Case,
+    /// Whether the last rank does not survive.
+    pub loses_last_rank: bool,
+}
+
+/// Every fault: ranks that disagree, a rank that returns early, panics or fails, a rank that is
+/// killed.
+pub fn faults() -> Vec<Fault> {
+    let disagreements =
+        FAULTS.iter().map(|&(name, body)| Fault { name, body, loses_last_rank: false });
+    let deaths = DEATHS.iter().map(|&(name, body)| Fault { name, body, loses_last_rank: true });
+    let killed =
+        Fault { name: "a_rank_that_is_killed_is_missed", body: killed, loses_last_rank: true };
+    disagreements.chain(deaths).chain([killed]).collect()
+}
+
+/// What a rank says that should be dead; the others must not take it for a death.
+const SURVIVED: &str = "still alive after `kill -KILL`";
+
+/// The last rank ends without a word, as when the machine runs out of memory. Only a world of
+/// processes can lose a rank so.
+fn killed(world: &World) -> Result<(), String> {
+    let last = world.size() - 1;
+    if world.kind() != WorldKind::Mpi || last == 0 {
+        return Err("killing a rank needs several processes: use mpirun".to_string());
+    }
+    // Everybody has talked to everybody: what follows is not a rank that never came.
+    world.group().barrier().map_err(|error| error.to_string())?;
+    if world.rank() == last {
+        let pid = process::id().to_string();
+        let status = Command::new("kill").args(["-KILL", &pid]).status();
+        return Err(format!("{SURVIVED}: {status:?}"));
+    }
+    let mut buf = [world.rank() as f32; 70];
+    let result = world.group().tag("survivors").all_reduce(&mut buf, ReduceOp::Sum);
+    let error = result.err().ok_or("the call succeeded without the killed rank")?;
+    let named = match error.first_cause() {
+        CommError::RankFailed { rank, .. } | CommError::RankLeft { rank, .. } => *rank == last,
+        CommError::Deadline { table, .. } => table.row(last) == Some(&Did::NotHere),
+        _ => false,
+    };
+    let text = error.to_string();
+    let calls = text.contains("all_reduce(f32 x 70, sum, tag \"survivors\")");
+    match named && calls && !text.contains(SURVIVED) {
+        true => Ok(()),
+        false => Err(format!("not the error that was expected: {text}")),
+    }
+}

@@ -1,0 +1,22 @@
+//! Named cases that run on any world: on threads by `cargo test`, under mpirun by `mpi-suite`.
+//!
+//! A case is the program of one rank, right for every number of ranks.
+
+mod faults;
+mod layouts;
+
+use dtensor_comm::conformance;
+pub use dtensor_comm::conformance::Case;
+
+pub use faults::{Fault, faults};
+
+/// The cases of this crate, by name.
+pub const CASES: &[(&str, Case)] = &[
+    ("parts_gathered_from_all_ranks_are_the_whole", layouts::gathered),
+    ("contributions_reduced_along_their_axis_are_the_whole", layouts::reduced),
+];
+
+/// Every case: first those of the communication that the others stand on.
+pub fn cases() -> impl Iterator<Item = (&'static str, Case)> {
+    conformance::CASES.iter().chain(CASES).copied()
+}
