@@ -1,0 +1,35 @@
+use clap::{Parser, Subcommand};
+
+use crate::{bench::BenchArgs, layout::LayoutArgs, plan::PlanArgs};
+
+/// Distributed tensors: look at layouts, plan redistributions, measure worlds.
+#[derive(Parser)]
+#[command(
+    name = "dtensor",
+    version,
+    max_term_width = 100,
+    after_help = "Exit codes: 0 success, 1 failure, 2 wrong usage.\n`dtensor COMMAND --help` has examples."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    Layout(LayoutArgs),
+    Plan(PlanArgs),
+    Bench(BenchArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_do_not_contradict_each_other() {
+        Cli::command().debug_assert();
+    }
+}

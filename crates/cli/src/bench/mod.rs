@@ -1,0 +1,35 @@
+//! `dtensor bench`: how long things take on this machine.
+
+mod buffers;
+mod cases;
+mod comm;
+mod latency;
+#[cfg_attr(not(feature = "mpi"), path = "no_mpi.rs")]
+mod plain_mpi;
+mod report;
+mod samples;
+mod scale;
+
+use clap::{Args, Subcommand};
+
+use crate::error::Result;
+
+/// Measure communication and planning on this machine.
+#[derive(Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    subject: Subject,
+}
+
+#[derive(Subcommand)]
+enum Subject {
+    Comm(comm::CommArgs),
+    Scale(scale::ScaleArgs),
+}
+
+pub fn run(args: BenchArgs) -> Result<()> {
+    match args.subject {
+        Subject::Comm(args) => comm::run(args),
+        Subject::Scale(args) => scale::run(args),
+    }
+}

@@ -1,0 +1,79 @@
+//! `dtensor bench`: that the lines are there and complete. How fast it is, no test says.
+
+use std::process::Command;
+
+use crate::support::{dtensor, json_lines, run};
+
+#[test]
+fn comm_has_a_line_for_every_case_and_shape() {
+    let args = "bench comm --ranks 3 --bytes 10KiB --repeat 2 --json";
+    let lines = json_lines(&dtensor(&args.split(' ').collect::<Vec<_>>()).ok());
+    let cases =
+        ["all_gather", "all_to_all", "all_reduce", "reduce_scatter", "memcpy", "memcpy_piece"];
+    for case in cases {
+        for shape in ["even", "uneven"] {
+            let found = lines.iter().find(|line| line["case"] == case && line["shape"] == shape);
+            let line = found.unwrap_or_else(|| panic!("no {shape} {case}"));
+            assert_eq!((&line["bench"], &line["world"]), (&"comm".into(), &3.into()), "{line}");
+            assert_eq!((&line["kind"], &line["n"]), (&"threads".into(), &2.into()), "{line}");
+            assert!(line["bytes"].as_u64().unwrap() > 9000, "{line}");
+            let (min, median) = (&line["min_us"], &line["median_us"]);
+            assert!(min.as_f64().unwrap() <= median.as_f64().unwrap(), "{line}");
+            assert_eq!(line["over_memcpy"].is_number(), !case.starts_with("memcpy"), "{line}");
+        }
+    }
+    let latency = lines.last().unwrap();
+    assert_eq!((&latency["case"], &latency["bytes"]), (&"all_reduce_latency".into(), &8.into()));
+    assert_eq!(lines.len(), 2 * cases.len() + 1);
+}
+
+#[test]
+fn comm_without_json_is_a_table() {
+    let args = "bench comm --ranks 1 --bytes 1KiB --repeat 1";
+    let table = dtensor(&args.split(' ').collect::<Vec<_>>()).ok();
+    assert!(table.starts_with("1 rank (threads)\n"), "{table}");
+    assert!(table.contains("all_reduce_latency"), "{table}");
+}
+
+#[test]
+fn ranks_that_are_not_the_worlds_are_refused() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dtensor"));
+    command.args("bench comm --ranks 3 --bytes 1KiB".split(' ')).env("DTENSOR_RANKS", "2");
+    // `run` removes the variable, which is what this test is about.
+    let output = command.output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(message.starts_with("error: --ranks 3, but the world has 2"), "{message}");
+    let ran = run(command.args(["--repeat", "1"]), b"");
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+}
+
+#[test]
+fn more_memory_than_there_is_is_refused_before_it_is_taken() {
+    let args = "bench comm --ranks 4 --bytes 4000TiB";
+    let message = dtensor(&args.split(' ').collect::<Vec<_>>()).error(1);
+    assert!(message.contains("lower --bytes"), "{message}");
+}
+
+#[test]
+fn scale_has_three_sizes_of_mesh() {
+    let lines = json_lines(&dtensor(&["bench", "scale", "--repeat", "2", "--json"]).ok());
+    for world in [8, 4096, 262_144] {
+        for case in ["mesh", "layout", "plan_S_to_R", "plan_P_to_R", "total"] {
+            let found = lines.iter().find(|line| line["world"] == world && line["case"] == case);
+            let line = found.unwrap_or_else(|| panic!("no {case} for {world}"));
+            assert_eq!(line["bench"], "scale");
+            assert!(line["min_us"].is_number() && line["median_us"].is_number(), "{line}");
+        }
+    }
+}
+
+#[test]
+fn mistakes_are_refused() {
+    let refused = |args: &str| dtensor(&args.split(' ').collect::<Vec<_>>()).error(2);
+    refused("bench comm --ranks 0");
+    refused("bench comm --repeat 0");
+    refused("bench comm --bytes many");
+    refused("bench scale --mesh 2,2");
+    refused("bench nonsense");
+}

@@ -1,0 +1,9 @@
+//! Tests of the real program, from outside: arguments and input in, output and exit code out.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic, helpers included")]
+
+mod bench;
+mod golden;
+mod help;
+mod layout;
+mod plan;
+mod support;
