@@ -86,3 +86,14 @@ fn every_link_to_a_file_leads_to_one() {
         }
     }
 }
+
+#[test]
+fn the_program_of_the_readme_is_the_example_that_is_compiled() {
+    let readme = read("README.md");
+    let (_, rest) = readme.split_once("```rust\n").expect("a program");
+    let (program, _) = rest.split_once("```").expect("its end");
+    let example = read("crates/cli/examples/hello.rs");
+    // The example has a header that the README does not need.
+    let (_, example) = example.split_once("\n\n").expect("a header");
+    assert_eq!(program, example);
+}

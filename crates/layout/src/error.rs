@@ -142,7 +142,7 @@ pub enum LayoutError {
         why: &'static str,
     },
     /// A layout that has no form in the other notation.
-    #[error("layout {layout} cannot be written as {form}: {why}")]
+    #[error("{layout} cannot be written as {form}: {why}")]
     NotExpressible {
         /// The layout.
         layout: String,

@@ -229,7 +229,7 @@ fn meshes_of_shardy_have_names() {
     let error = Layout::from_shardy(&[4], F32, &mesh, &text).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "layout #sdy.sharding<@mesh_0, [{\"x\"}]> cannot be written as placements on the mesh: \
+        "#sdy.sharding<@mesh_0, [{\"x\"}]> cannot be written as placements on the mesh: \
          it is on mesh `@mesh_0`, not `@mesh`; give that name to from_shardy_on"
     );
     assert!(matches!(layout.to_shardy_on("a b"), Err(LayoutError::Parse { .. })));
@@ -284,12 +284,12 @@ fn what_a_notation_cannot_say_is_refused_with_the_way_out() {
                use a mesh that numbers them so, and tell XLA the devices separately";
     assert_eq!(
         layout.to_hlo().unwrap_err().to_string(),
-        format!("layout f32[4] on x=2:3@1: [S(0)] cannot be written as an HLO sharding: {why}")
+        format!("f32[4] on x=2:3@1: [S(0)] cannot be written as an HLO sharding: {why}")
     );
     for text in ["{devices=[2]<=[2]}", "{replicated}", "{unreduced}"] {
         assert_eq!(
             Layout::from_hlo(&[4], F32, &slice, text).unwrap_err().to_string(),
-            format!("layout {text} cannot be written as placements on the mesh: {why}")
+            format!("{text} cannot be written as placements on the mesh: {why}")
         );
     }
 }

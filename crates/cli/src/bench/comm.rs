@@ -155,7 +155,7 @@ fn measure(
     let latency = latency::all_reduce(&group)?;
     let plain_latency =
         plain_mpi.map(|plain| latency::plain_all_reduce(&group, &plain)).transpose()?;
-    let report = Report::new(ranks, kind_name(world.kind()), lines, latency, plain_latency);
+    let report = Report::new(world, args.checks, lines).with_latency(latency, plain_latency);
     Ok((rank == 0).then_some(report))
 }
 
@@ -167,14 +167,6 @@ fn check_memory(world: &World, elements: usize) -> Result<(), BenchError> {
     match available_memory() {
         Some(available) if needed > available => Err(BenchError::Memory { needed, available }),
         _ => Ok(()),
-    }
-}
-
-fn kind_name(kind: WorldKind) -> &'static str {
-    match kind {
-        WorldKind::Mpi => "mpi",
-        WorldKind::Fake => "fake",
-        _ => "threads",
     }
 }
 

@@ -1,3 +1,4 @@
+use dtensor_comm::{World, WorldKind};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -17,6 +18,8 @@ pub struct Report {
     world: usize,
     /// What the ranks are.
     kind: &'static str,
+    /// Whether ranks compared their calls first, where that was asked for.
+    checks: Option<bool>,
     lines: Vec<Line>,
     /// Of an all-reduce of 8 bytes.
     latency: Samples,
@@ -87,26 +90,35 @@ fn compare(lines: &mut [Line]) {
 }
 
 impl Report {
-    pub fn new(
-        world: usize,
-        kind: &'static str,
-        mut lines: Vec<Line>,
-        latency: Samples,
-        plain_latency: Option<Samples>,
-    ) -> Report {
+    pub fn new(world: &World, checks: Option<bool>, mut lines: Vec<Line>) -> Report {
         compare(&mut lines);
-        Report { world, kind, lines, latency, plain_latency }
+        let kind = match world.kind() {
+            WorldKind::Mpi => "mpi",
+            WorldKind::Fake => "fake",
+            _ => "threads",
+        };
+        let latency = Samples::default();
+        Report { world: world.size(), kind, checks, lines, latency, plain_latency: None }
+    }
+
+    /// The same with the times of all-reduces of 8 bytes, ours and MPI's own.
+    pub fn with_latency(self, latency: Samples, plain_latency: Option<Samples>) -> Report {
+        Report { latency, plain_latency, ..self }
     }
 
     /// One value per case.
     pub fn json(&self) -> Vec<Value> {
         let head = |case: &str| {
-            Map::from_iter([
+            let mut head = Map::from_iter([
                 ("bench".to_string(), json!("comm")),
                 ("case".to_string(), json!(case)),
                 ("world".to_string(), json!(self.world)),
                 ("kind".to_string(), json!(self.kind)),
-            ])
+            ]);
+            if let Some(checks) = self.checks {
+                head.insert("checks".into(), json!(checks));
+            }
+            head
         };
         let mut values = Vec::new();
         for line in &self.lines {
@@ -142,7 +154,7 @@ impl Report {
             ("min", Align::Right),
             ("median", Align::Right),
             ("x memcpy", Align::Right),
-            ("x MPI", Align::Right),
+            (if self.plain_latency.is_some() { "x MPI" } else { "" }, Align::Right),
         ]);
         let ratio = |ratio: Option<f64>| ratio.map(|x| format!("{x:.2}")).unwrap_or_default();
         for line in &self.lines {

@@ -235,3 +235,70 @@ fn color(layout: &Layout, owner: &[(usize, usize)]) -> usize {
         number.wrapping_mul(layout.mesh().axis_size(*axis)).wrapping_add(*index)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use dtensor_layout::{DType, Mesh};
+    use dtensor_testing::golden::layout_cases;
+
+    use super::*;
+    use crate::layout::label::rank_list;
+
+    /// By asking every rank, the ranks that hold the first element of `[0..7, 4..8]`.
+    fn holders(layout: &Layout, indices: &str) -> Vec<usize> {
+        let starts = indices.trim_matches(['[', ']']).split(", ").filter(|range| !range.is_empty());
+        let first: Vec<usize> =
+            starts.map(|range| range.split_once("..").unwrap().0.parse().unwrap()).collect();
+        let holds = |coord: &Vec<usize>| {
+            let mut dims = first.iter().enumerate();
+            dims.all(|(dim, index)| layout.intervals(dim, coord).position(*index).is_some())
+        };
+        let mesh = layout.mesh();
+        mesh.coords().filter(holds).map(|coord| mesh.rank_at(&coord).unwrap()).collect()
+    }
+
+    fn numel(indices: &str) -> usize {
+        let ranges = indices.trim_matches(['[', ']']).split(", ").filter(|range| !range.is_empty());
+        let size = |range: &str| {
+            let (start, end) = range.split_once("..").unwrap();
+            end.parse::<usize>().unwrap() - start.parse::<usize>().unwrap()
+        };
+        ranges.map(size).product()
+    }
+
+    #[test]
+    fn the_cells_of_every_golden_layout_tile_it_and_name_its_holders() {
+        let all = Limits { rows: 1000, columns: 1000, slices: 1000 };
+        let mut n_cells = 0;
+        for case in layout_cases() {
+            let mesh = Mesh::from_sizes(&case.mesh).unwrap();
+            let layout = Layout::parse(&case.shape, DType::F32, &mesh, &case.placements).unwrap();
+            let picture = Picture::new(&layout, all).unwrap();
+            let cells = picture.slices.iter().flat_map(|slice| slice.cells.iter().flatten());
+            let cells: Vec<&Cell> = cells.flatten().collect();
+            let drawn: usize = cells.iter().map(|cell| numel(&cell.indices)).sum();
+            assert_eq!(drawn, layout.numel(), "{layout:?}");
+            for cell in &cells {
+                let want = rank_list(&holders(&layout, &cell.indices));
+                assert_eq!(cell.label, want, "{layout:?} at {}", cell.indices);
+            }
+            n_cells += cells.len();
+        }
+        assert!(n_cells > 1000, "{n_cells}");
+    }
+
+    #[test]
+    fn what_is_left_out_is_said() {
+        let mesh: Mesh = "4,64,64,4".parse().unwrap();
+        let layout = Layout::parse(&[64; 4], DType::F32, &mesh, "S(0),S(1),S(2),S(3)").unwrap();
+        let picture = Picture::new(&layout, Limits { rows: 5, columns: 5, slices: 6 }).unwrap();
+        assert_eq!(picture.slices.len(), 6);
+        assert_eq!(
+            picture.notes,
+            [
+                "4 of 64 bands of dim 2 are drawn",
+                "6 of 256 slices are drawn; --coord shows one rank"
+            ]
+        );
+    }
+}

@@ -97,18 +97,38 @@ impl Question {
             .as_ref()
             .map(|spec| spec.layout(&self.shape, self.dtype, &self.mesh))
             .transpose()?;
-        match (by_placements, by_spec) {
-            (Some(one), Some(other)) if one != other => Err(Error::usage(format!(
-                "the placements say {one} and the spec says {other}; leave one of them out"
-            ))),
-            (Some(layout), _) | (None, Some(layout)) => Ok(layout),
-            (None, None) => Err(Error::usage("neither `placements` nor `spec` is given")),
-        }
+        let layout = match (by_placements, by_spec) {
+            (Some(one), Some(other)) if one != other => {
+                return Err(Error::usage(format!(
+                    "the placements say {one} and the spec says {other}; leave one of them out"
+                )));
+            }
+            (Some(layout), _) | (None, Some(layout)) => layout,
+            (None, None) => return Err(Error::usage("neither `placements` nor `spec` is given")),
+        };
+        check_pieces(&layout)?;
+        Ok(layout)
     }
 
     fn check_coords(&self) -> Result<()> {
         self.coords.iter().try_for_each(|coord| Ok(self.mesh.rank_at(coord).map(drop)?))
     }
+}
+
+/// Strided shards leave every rank with a list of pieces; one that does not fit into memory is
+/// refused rather than begun.
+fn check_pieces(layout: &Layout) -> Result<()> {
+    const MOST: usize = 1 << 20;
+    for (dim, size) in layout.global_shape().iter().enumerate() {
+        let factors = layout.order().cuts(dim).iter().map(|cut| cut.split_factor);
+        let pieces = factors.fold(1usize, usize::saturating_mul).min(*size);
+        if pieces > MOST {
+            return Err(Error::usage(format!(
+                "{layout}: {pieces} pieces of dim {dim} on every rank; at most {MOST} can be listed"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// A mesh in JSON: a map of names where it has names, else its sizes; with strides only its text.

@@ -31,6 +31,7 @@ pub fn dtensor_with_input(args: &[&str], input: impl AsRef<[u8]>) -> Ran {
 pub fn run(command: &mut Command, input: &[u8]) -> Ran {
     let mut child = command
         .env_remove("NO_COLOR")
+        .env_remove("COLUMNS")
         .env_remove("DTENSOR_RANKS")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -47,9 +47,14 @@ impl Operation {
         match trouble {
             Trouble::Error(error) => error,
             Trouble::WrongLength { from, got, expected } => {
-                let other = format!("(sent {got} bytes where {expected} are expected)");
-                let own_row = (self.own_rank(), Did::Call(self.own_text()));
-                let rows = [own_row, (from, Did::Call(other.into()))];
+                let sent = format!("sent {got} bytes where {expected} are expected");
+                let own = (self.own_rank(), Did::Call(self.own_text()));
+                let rows = if from == self.own_rank() {
+                    let text = format!("{}: {sent}, to itself", self.own_text());
+                    vec![(from, Did::Call(text.into()))]
+                } else {
+                    vec![own, (from, Did::Call(format!("({sent})").into()))]
+                };
                 CommError::Mismatch { table: self.table_of(rows) }
             }
         }

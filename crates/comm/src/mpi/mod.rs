@@ -1,4 +1,63 @@
 //! Ranks as processes, on the system's MPI.
+//!
+//! # Levels
+//!
+//! | | |
+//! |---|---|
+//! | the library | [`session`] begins and ends MPI, [`result`] turns its codes into errors |
+//! | messages | [`transfer`] moves bytes between two ranks, [`stream`] gives messages their tags |
+//! | calls | [`plan`] makes rounds of messages of a call ([`exchange`], [`tree`], [`reduce`], [`native`]), [`check`] compares the calls first, [`operation`] carries one out, [`blame`] words its errors |
+//! | the world | [`engine`] holds it all behind one lock, [`wait`] waits, [`control`] tells ranks what happens outside of calls, [`liveness`] finds processes that died, [`transport`] is the door |
+//!
+//! # Three communicators
+//!
+//! Each run duplicates `MPI_COMM_WORLD` three times: for *data*, for *checks*, and for *control*. That
+//! is all that is ever made; sub-groups are told apart by tags (see [`stream`]), so they cost nothing,
+//! need no agreement and cannot hang.
+//!
+//! # Nothing waits without a deadline
+//!
+//! No blocking function of MPI is ever called (but `MPI_Finalize`, at exit, after all ranks have said
+//! that they are done). Calls are state machines that are progressed by whoever waits, for any call: MPI
+//! has no thread of its own, and a peer may be waiting for a pending call of ours that we are not waiting
+//! for yet. [`wait`] tests, and now and then reads the control channel, the clock, and `/proc`.
+//!
+//! A rank learns that another one
+//!
+//! 1. *made a different call* in the check stage, before any data moves;
+//! 2. *failed* (panicked, returned an error, found a mismatch, ran into its deadline) by a notice on the
+//!    control channel;
+//! 3. *left*, by its good-bye, which says how many calls it has begun on each group: a call beyond that
+//!    will never be made;
+//! 4. *died* by looking at its process, if it is on the same host;
+//! 5. *is silent*, by the deadline.
+//!
+//! # Giving up
+//!
+//! MPI does not let go of a buffer because we want it to. When a call fails, a buffer is given back only
+//! when nothing can access it any more:
+//!
+//! 1. *It was to be received into, and the message has not come.* Nothing was posted (see [`transfer`]),
+//!    so MPI does not know the buffer.
+//! 2. *It is being received into.* The sender has sent, so the transfer completes if both sides go on
+//!    testing, which they do until all have acknowledged the end. If it does not, the sender is dead, which
+//!    is fine if we know it (4. above). Else a pending call leaks its buffers, and a blocking call, which
+//!    has only borrowed them, has no way out but `MPI_Abort`.
+//! 3. *It is being sent and has been matched.* The same, for the sender.
+//! 4. *It is being sent and has not been matched.* Data leaves it only when a receiver matches the message.
+//!    A failing rank tells all others that its world has ended, and each of them answers with the same
+//!    notice when it has stopped taking messages; then nobody will. A rank that does not answer in time is
+//!    dead, or has not come to its next call yet: there it reads the control channel before it takes
+//!    anything.
+//!
+//! So after a failure every rank waits a moment (`wait::GRACE`) for the others to acknowledge, inside of
+//! the call that failed, and then makes no more use of MPI but to say good-bye.
+//!
+//! # The end of the process
+//!
+//! MPI is finalized when the process exits, if all ranks have ended the run together, in peace or not.
+//! Otherwise it is not, because `MPI_Finalize` would wait for the missing ones: the launcher notices a
+//! process that exits without it and ends the job, with an exit code that is not zero.
 
 mod blame;
 mod cause;
@@ -9,6 +68,7 @@ mod exchange;
 mod flight;
 mod group;
 mod liveness;
+mod meet;
 mod native;
 mod operation;
 mod owned_call;
@@ -20,28 +80,23 @@ mod scratch;
 mod session;
 mod stream;
 mod transfer;
+mod transport;
 mod tree;
 mod wait;
 mod wire;
 
-use std::{
-    sync::{Arc, MutexGuard},
-    time::Instant,
-};
+use std::sync::Arc;
 
 use self::{
-    engine::{Comms, Engine, Shared},
-    flight::FlightHandle,
+    engine::{Engine, Shared},
     group::GroupInfo,
-    liveness::Neighbours,
-    operation::Operation,
-    session::{End, Library},
+    session::End,
     stream::Key,
+    transport::MpiGroup,
 };
 use crate::{
     CommError,
-    call::Call,
-    transport::{Buffers, Connection, FirstCause, InFlight, Settings, Transport},
+    transport::{Connection, Settings},
 };
 
 /// Begins a run of this process: initialises MPI the first time, meets all other processes, and
@@ -52,7 +107,7 @@ use crate::{
 pub(crate) fn connect(settings: &Settings) -> Result<Connection, CommError> {
     let library = session::begin()?;
     let (rank, size) = (library.rank, library.size);
-    let met = meet(&library, settings);
+    let met = meet::meet(&library, settings);
     let (comms, neighbours) = met.inspect_err(|_| session::end(End::Apart))?;
     let members: Arc<[usize]> = (0..size).collect();
     let group = Arc::new(GroupInfo::new(Key::WORLD, members, rank));
@@ -60,167 +115,4 @@ pub(crate) fn connect(settings: &Settings) -> Result<Connection, CommError> {
     engine.add_group(Arc::clone(&group));
     let shared = Arc::new(Shared::new(engine, settings));
     Ok(Connection { transport: Arc::new(MpiGroup { shared, group }), rank, size })
-}
-
-/// Meets all other processes: makes fresh communicators, so that nothing that an earlier run left
-/// behind is mistaken for a message of this one, and learns which processes are neighbours.
-fn meet(library: &Library, settings: &Settings) -> Result<(Comms, Neighbours), CommError> {
-    let began = Instant::now();
-    let duplicate = || {
-        let mut new = library.world.start_dup()?;
-        let comm = poll(began, settings, || new.test());
-        // MPI still writes to it if the others come after all.
-        comm.inspect_err(|_| std::mem::forget(new))
-    };
-    let comms = Comms { data: duplicate()?, check: duplicate()?, control: duplicate()? };
-    let own = Box::new(liveness::identity());
-    let mut all = vec![0; own.len() * library.size].into_boxed_slice();
-    // SAFETY: Both are on the heap, and are forgotten below if the request does not complete.
-    let mut request = unsafe { comms.data.start_all_gather(&own[..], all.as_mut_ptr()) }?;
-    match poll(began, settings, || Ok(request.test()?.then_some(()))) {
-        Ok(()) => Ok((comms, Neighbours::new(&all, library.rank))),
-        Err(error) => {
-            std::mem::forget((own, all));
-            Err(error)
-        }
-    }
-}
-
-/// Tests something of MPI's until it is complete or the deadline has passed.
-fn poll<T>(
-    began: Instant,
-    settings: &Settings,
-    mut test: impl FnMut() -> Result<Option<T>, CommError>,
-) -> Result<T, CommError> {
-    loop {
-        if let Some(value) = test()? {
-            return Ok(value);
-        }
-        if began.elapsed() > settings.deadline {
-            let waited = settings.deadline;
-            return Err(CommError::CannotRun(
-                format!("waited {waited:.1?} for all processes to begin the run").into(),
-            ));
-        }
-        std::thread::yield_now();
-    }
-}
-
-/// This rank's end of one group.
-struct MpiGroup {
-    shared: Arc<Shared>,
-    group: Arc<GroupInfo>,
-}
-
-impl MpiGroup {
-    /// Begins a call.
-    ///
-    /// # Safety
-    /// As [`Operation::begin`].
-    unsafe fn begin(
-        &self,
-        call: &Call<'_>,
-        buffers: &Buffers,
-    ) -> Result<(MutexGuard<'_, Engine>, Operation), CommError> {
-        let mut engine = self.shared.lock();
-        engine.refuse(&self.group, call)?;
-        if !call.kind.is_message() {
-            self.group.begin(call.sequence);
-        }
-        let lane = operation::lane(&mut engine, &self.group, call);
-        let mut engine = wait::make_way(&self.shared, engine, lane)
-            .map_err(|cause| CommError::dead(call, &cause))?;
-        // SAFETY: Handed on.
-        match unsafe { Operation::begin(&mut engine, &self.group, call, lane, buffers) } {
-            Ok(operation) => Ok((engine, operation)),
-            Err(error) => {
-                engine.fail(error.clone());
-                Err(error)
-            }
-        }
-    }
-}
-
-impl Transport for MpiGroup {
-    unsafe fn execute(&self, call: &Call<'_>, buffers: &Buffers) -> Result<(), CommError> {
-        // SAFETY: The caller's promise, until `finish_borrowed` has returned.
-        let (engine, operation) = unsafe { self.begin(call, buffers) }?;
-        wait::finish_borrowed(&self.shared, engine, operation)
-    }
-
-    unsafe fn start(
-        &self,
-        call: &Call<'_>,
-        buffers: &Buffers,
-    ) -> Result<Box<dyn InFlight>, CommError> {
-        // SAFETY: The caller's promise, until the handle has reported the end.
-        let (mut engine, operation) = unsafe { self.begin(call, buffers) }?;
-        Ok(Box::new(FlightHandle::new(&self.shared, &mut engine, operation)))
-    }
-
-    fn subgroup(&self, members: &Arc<[usize]>) -> Result<Arc<dyn Transport>, CommError> {
-        let mut engine = self.shared.lock();
-        let rank = members.iter().position(|&rank| rank == engine.rank).unwrap_or(0);
-        let group = Arc::new(GroupInfo::new(Key::group(members), Arc::clone(members), rank));
-        engine.add_group(Arc::clone(&group));
-        Ok(Arc::new(MpiGroup { shared: Arc::clone(&self.shared), group }))
-    }
-
-    fn leave(&self, outcome: Result<(), CommError>) -> Option<FirstCause> {
-        let mut engine = self.shared.lock();
-        let succeeded = outcome.is_ok();
-        if let Err(error) = outcome {
-            engine.fail(error);
-        }
-        engine.say_goodbye(!succeeded);
-        if engine.first_cause().is_none() {
-            engine = self.await_others(engine);
-        }
-        if engine.first_cause().is_some() {
-            engine = self.await_survivors(engine);
-        }
-        // As on threads, the run has failed if a rank has failed. If all have coped with the end of
-        // the world it has not.
-        if succeeded && engine.all_have_succeeded() {
-            return None;
-        }
-        engine.first_cause().cloned()
-    }
-
-    fn first_cause(&self) -> Option<FirstCause> {
-        self.shared.lock().first_cause().cloned()
-    }
-}
-
-impl MpiGroup {
-    /// Waits until all ranks have left, or the world has ended. A rank that has nothing to do any more
-    /// still progresses its leaked calls here, and learns whether the run as a whole succeeded.
-    fn await_others<'a>(&'a self, engine: MutexGuard<'a, Engine>) -> MutexGuard<'a, Engine> {
-        let over = |engine: &mut Engine| {
-            let left = engine.all_have_left() && engine.control_is_idle();
-            (left || engine.first_cause().is_some()).then_some(())
-        };
-        let (mut engine, met) = wait::wait(&self.shared, engine, self.shared.deadline, over);
-        if engine.first_cause().is_none() {
-            if met.is_none() {
-                // Not an error: they may have good reasons, and this rank has done its part.
-                let deadline = self.shared.deadline;
-                tracing::warn!(?deadline, "ended the run without waiting longer for other ranks");
-            }
-            engine.close(met.is_some());
-            session::end(End::Together);
-        }
-        engine
-    }
-
-    /// Waits, not for long, until all ranks have left a world that has ended.
-    fn await_survivors<'a>(&'a self, engine: MutexGuard<'a, Engine>) -> MutexGuard<'a, Engine> {
-        let engine = wait::settle(&self.shared, engine);
-        let over = |engine: &mut Engine| engine.survivors_have_left().then_some(());
-        let (mut engine, _) = wait::wait(&self.shared, engine, wait::GRACE, over);
-        let together = engine.ended_together() && engine.control_is_idle();
-        engine.close(false);
-        session::end(if together { End::Together } else { End::Apart });
-        engine
-    }
 }

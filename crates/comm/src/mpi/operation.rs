@@ -34,6 +34,9 @@ pub(super) struct Operation {
     lane: Lane,
     pub(super) stage: Stage,
     plan: Plan,
+    /// What went wrong when the call began. Reported by the first [`progress`](Operation::progress):
+    /// messages may be on their way already, and their buffers have to be withdrawn in order.
+    trouble: Option<Trouble>,
 }
 
 /// What the current round is for.
@@ -57,7 +60,7 @@ impl Operation {
         call: &Call<'_>,
         lane: Lane,
         buffers: &Buffers,
-    ) -> Result<Operation, CommError> {
+    ) -> Operation {
         let mut operation = Operation {
             group: Arc::clone(group),
             call: OwnedCall::new(call),
@@ -67,6 +70,7 @@ impl Operation {
             lane,
             stage: Stage::Data,
             plan: Plan::new(call, buffers, group, engine.native_reductions),
+            trouble: None,
         };
         let alone = group.size() == 1 && !call.kind.is_message();
         // Not every byte is a bool, so bools may never come from a rank that sends something else.
@@ -77,15 +81,16 @@ impl Operation {
             // SAFETY: The caller's promise.
             unsafe { operation.advance(engine) }.map(|_| ())
         };
-        match begun {
-            Ok(()) => Ok(operation),
-            Err(trouble) => Err(operation.explain(trouble)),
-        }
+        operation.trouble = begun.err();
+        operation
     }
 
     /// Brings the call forward without waiting; true when it is over. An error is one that this
     /// call has found: the caller makes it known.
     pub(super) fn progress(&mut self, engine: &mut Engine) -> Result<bool, CommError> {
+        if let Some(trouble) = self.trouble.take() {
+            return Err(self.explain(trouble));
+        }
         loop {
             match self.transfers.progress(engine, self.current_lane(engine)) {
                 Ok(true) => {}
