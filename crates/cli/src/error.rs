@@ -1,5 +1,6 @@
 use std::{
     io::{self, Write},
+    panic::PanicHookInfo,
     process::ExitCode,
 };
 
@@ -64,6 +65,15 @@ impl Error {
         let _ = io::stderr().write_all(format!("error: {self}{hint}\n").as_bytes());
         code
     }
+}
+
+/// Says on stderr that the program itself is wrong.
+pub fn report_bug(panic: &PanicHookInfo<'_>) {
+    let what = panic.payload_as_str().unwrap_or("a panic without a message");
+    let place = panic.location().map(|place| format!(" ({place})")).unwrap_or_default();
+    let text = format!("error: internal error, please report this: {what}{place}\n");
+    // Where stderr itself is closed there is nobody left to tell.
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 impl From<LayoutError> for Error {

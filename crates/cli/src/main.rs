@@ -13,7 +13,11 @@ mod plan;
 mod table;
 mod units;
 
-use std::process::ExitCode;
+use std::{
+    env,
+    panic::{AssertUnwindSafe, catch_unwind},
+    process::ExitCode,
+};
 
 use clap::Parser;
 
@@ -21,13 +25,19 @@ use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result = match cli.command {
+    // A panic is a bug of ours, whatever was typed. Say so in one block like any other error, unless
+    // somebody has asked for the long story.
+    if env::var_os("RUST_BACKTRACE").is_none_or(|value| value == "0") {
+        std::panic::set_hook(Box::new(error::report_bug));
+    }
+    let result = catch_unwind(AssertUnwindSafe(|| match cli.command {
         Command::Layout(args) => layout::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Bench(args) => bench::run(args),
-    };
+    }));
     match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => error.report(),
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(error)) => error.report(),
+        Err(_) => ExitCode::FAILURE,
     }
 }

@@ -6,6 +6,8 @@ use crate::{
     units::bytes,
 };
 
+use super::words::has_elements;
+
 /// What single ranks hold, one line each.
 pub fn lines(layout: &Layout, coords: &[Vec<usize>]) -> Result<Vec<String>> {
     let mut table = Table::new(&[
@@ -17,6 +19,8 @@ pub fn lines(layout: &Layout, coords: &[Vec<usize>]) -> Result<Vec<String>> {
         ("holds", Align::Left),
     ]);
     for coord in coords {
+        // Beside a dim of size 0 the others may be as large as they like: their product may not exist.
+        let local_bytes = if has_elements(layout) { layout.local_bytes(coord) } else { 0 };
         let boxes: Vec<String> = layout.boxes(coord).iter().map(ToString::to_string).collect();
         let axes = layout.mesh().axes().iter().zip(coord);
         table.row([
@@ -26,8 +30,8 @@ pub fn lines(layout: &Layout, coords: &[Vec<usize>]) -> Result<Vec<String>> {
                 .join(","),
             format!("{:?}", layout.local_shape(coord)),
             format!("{:?}", layout.local_offset(coord)),
-            bytes(layout.local_bytes(coord) as f64),
-            match layout.local_numel(coord) {
+            bytes(local_bytes as f64),
+            match local_bytes {
                 0 => "nothing".to_string(),
                 _ => boxes.join(" "),
             },

@@ -70,7 +70,7 @@ impl Picture {
             notes: Vec::new(),
             legend: words::legend(layout),
         };
-        if layout.numel() == 0 {
+        if !words::has_elements(layout) {
             picture.notes.push("the tensor has no elements: no rank holds anything".to_string());
             return Ok(picture);
         }

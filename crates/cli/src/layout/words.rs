@@ -19,10 +19,14 @@ pub fn head(layout: &Layout) -> Vec<String> {
     let (mut least, mut most) = (layout.dtype().size(), layout.dtype().size());
     for dim in 0..layout.n_dims() {
         let lengths = lengths(layout, dim);
-        least *= lengths.keys().next().copied().unwrap_or(0);
-        most *= lengths.keys().next_back().copied().unwrap_or(0);
+        // Saturating: beside a dim of size 0 the others may be as large as they like.
+        least = least.saturating_mul(lengths.keys().next().copied().unwrap_or(0));
+        most = most.saturating_mul(lengths.keys().next_back().copied().unwrap_or(0));
     }
-    let whole = bytes(layout.numel() as f64 * layout.dtype().size() as f64);
+    let whole = match has_elements(layout) {
+        true => bytes(layout.numel() as f64 * layout.dtype().size() as f64),
+        false => bytes(0.0),
+    };
     let each = match least == most {
         true => bytes(most as f64),
         false => format!("{} to {}", bytes(least as f64), bytes(most as f64)),
@@ -33,6 +37,11 @@ pub fn head(layout: &Layout) -> Vec<String> {
         _ => format!("{whole} in all; {each} on each of {}", count(ranks, "rank")),
     };
     vec![format!("{layout:?}"), held]
+}
+
+/// Whether there is anything to hold at all.
+pub fn has_elements(layout: &Layout) -> bool {
+    !layout.global_shape().contains(&0)
 }
 
 /// One line per mesh axis: what it does to the tensor.

@@ -17,13 +17,13 @@ use crate::{
 impl Operation {
     /// An error if a rank that this call needs has left without making it.
     pub(super) fn notice_departures(&mut self, engine: &Engine) -> Result<(), CommError> {
-        let departures = engine.departures();
+        let departures = engine.roster.departures();
         if departures == self.departures_seen {
             return Ok(());
         }
         self.departures_seen = departures;
         let (key, position) = self.place();
-        match self.peers().find(|&rank| engine.has_left_before(rank, key, position)) {
+        match self.peers().find(|&rank| engine.roster.has_left_before(rank, key, position)) {
             Some(rank) => Err(CommError::RankLeft { rank, table: self.table(engine) }),
             None => Ok(()),
         }

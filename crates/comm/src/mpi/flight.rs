@@ -1,18 +1,46 @@
-//! A pending call, as its owner holds it.
+//! Pending calls.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, MutexGuard},
     time::Instant,
 };
 
 use super::{
-    engine::{Engine, Flight, Shared},
+    engine::{Engine, Shared},
     operation::Operation,
     wait::{expire, final_error, wait, withdraw},
 };
 use crate::{CommError, transport::InFlight};
 
-/// The call itself is in the engine, where whoever waits progresses it. It stays there if the handle
+/// The pending calls, in the order in which they were begun.
+pub(super) type Flights = BTreeMap<u64, Flight>;
+
+/// A pending call, as the engine holds it.
+pub(super) struct Flight {
+    pub(super) operation: Operation,
+    /// How it ended, until its owner asks.
+    pub(super) end: Option<Result<(), CommError>>,
+}
+
+impl Flight {
+    /// Brings it forward.
+    pub(super) fn progress(&mut self, engine: &mut Engine) {
+        if self.end.is_some() || engine.first_cause().is_some() {
+            return;
+        }
+        match self.operation.progress(engine) {
+            Ok(false) => {}
+            Ok(true) => self.end = Some(Ok(())),
+            Err(error) => {
+                engine.fail(error.clone());
+                self.end = Some(Err(error));
+            }
+        }
+    }
+}
+
+/// A pending call, as its owner holds it. The call itself is in the engine, where whoever waits progresses it. It stays there if the handle
 /// is leaked, and the peers get their data.
 pub(super) struct FlightHandle {
     shared: Arc<Shared>,

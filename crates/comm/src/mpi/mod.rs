@@ -7,7 +7,7 @@
 //! | the library | [`session`] begins and ends MPI, [`result`] turns its codes into errors |
 //! | messages | [`transfer`] moves bytes between two ranks, [`stream`] gives messages their tags |
 //! | calls | [`plan`] makes rounds of messages of a call ([`exchange`], [`tree`], [`reduce`], [`native`]), [`check`] compares the calls first, [`operation`] carries one out, [`blame`] words its errors |
-//! | the world | [`engine`] holds it all behind one lock, [`wait`] waits, [`control`] tells ranks what happens outside of calls, [`liveness`] finds processes that died, [`transport`] is the door |
+//! | the world | [`engine`] holds it all behind one lock, [`ending`] ends it, [`roster`] knows the other ranks, [`flight`] the pending calls, [`wait`] waits, [`control`] tells ranks what happens outside of calls, [`liveness`] finds processes that died, [`transport`] is the door |
 //!
 //! # Three communicators
 //!
@@ -63,6 +63,7 @@ mod blame;
 mod cause;
 mod check;
 mod control;
+mod ending;
 mod engine;
 mod exchange;
 mod flight;
@@ -76,6 +77,7 @@ mod pieces;
 mod plan;
 mod reduce;
 mod result;
+mod roster;
 mod scratch;
 mod session;
 mod stream;
@@ -90,6 +92,7 @@ use std::sync::Arc;
 use self::{
     engine::{Engine, Shared},
     group::GroupInfo,
+    roster::Roster,
     session::End,
     stream::Key,
     transport::MpiGroup,
@@ -111,7 +114,8 @@ pub(crate) fn connect(settings: &Settings) -> Result<Connection, CommError> {
     let (comms, neighbours) = met.inspect_err(|_| session::end(End::Apart))?;
     let members: Arc<[usize]> = (0..size).collect();
     let group = Arc::new(GroupInfo::new(Key::WORLD, members, rank));
-    let mut engine = Engine::new(settings, (rank, size), library.tag_bound, comms, neighbours);
+    let roster = Roster::new(rank, size, neighbours);
+    let mut engine = Engine::new(settings, rank, library.tag_bound, comms, roster);
     engine.add_group(Arc::clone(&group));
     let shared = Arc::new(Shared::new(engine, settings));
     Ok(Connection { transport: Arc::new(MpiGroup { shared, group }), rank, size })

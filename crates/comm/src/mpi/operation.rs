@@ -114,7 +114,7 @@ impl Operation {
 
     /// Takes no more messages; true when nothing is being written to the buffers any more.
     pub(super) fn give_up(&mut self, engine: &Engine) -> bool {
-        self.transfers.give_up(|rank| engine.is_gone(rank))
+        self.transfers.give_up(|rank| engine.roster.is_gone(rank))
     }
 
     /// Whether MPI still holds any memory of this call, the user's or its own.

@@ -2,7 +2,7 @@
 //! round.
 //!
 //! Everything is built on messages between two ranks, none of MPI's collectives is used (but for
-//! [`native`] reductions). That gives one mechanism for blocking and pending calls, for deadlines,
+//! [`native`](super::native) reductions). That gives one mechanism for blocking and pending calls, for deadlines,
 //! for messages beyond 2 GiB and for uneven counts, fixes the order of reductions, and is no slower:
 //! Open MPI's blocking collectives cannot be given up, and its non-blocking ones take twice as long
 //! for short messages.

@@ -74,6 +74,10 @@ impl Transport for MpiGroup {
 
     fn leave(&self, outcome: Result<(), CommError>) -> Option<FirstCause> {
         let mut engine = self.shared.lock();
+        if engine.is_over() {
+            session::end(End::Apart);
+            return engine.first_cause().cloned();
+        }
         let succeeded = outcome.is_ok();
         if let Err(error) = outcome {
             engine.fail(error);
@@ -87,7 +91,7 @@ impl Transport for MpiGroup {
         }
         // As on threads, the run has failed if a rank has failed. If all have coped with the end of
         // the world it has not.
-        if succeeded && engine.all_have_succeeded() {
+        if succeeded && engine.roster.all_have_succeeded() {
             return None;
         }
         engine.first_cause().cloned()
@@ -103,7 +107,7 @@ impl MpiGroup {
     /// still progresses its leaked calls here, and learns whether the run as a whole succeeded.
     fn await_others<'a>(&'a self, engine: MutexGuard<'a, Engine>) -> MutexGuard<'a, Engine> {
         let over = |engine: &mut Engine| {
-            let left = engine.all_have_left() && engine.control_is_idle();
+            let left = engine.roster.all_have_left() && engine.control_is_idle();
             (left || engine.first_cause().is_some()).then_some(())
         };
         let (mut engine, met) = wait::wait(&self.shared, engine, self.shared.deadline, over);
@@ -113,7 +117,10 @@ impl MpiGroup {
                 let deadline = self.shared.deadline;
                 tracing::warn!(?deadline, "ended the run without waiting longer for other ranks");
             }
-            engine.close(met.is_some());
+            engine.close();
+            if met.is_some() {
+                engine.free();
+            }
             session::end(End::Together);
         }
         engine
@@ -122,10 +129,10 @@ impl MpiGroup {
     /// Waits, not for long, until all ranks have left a world that has ended.
     fn await_survivors<'a>(&'a self, engine: MutexGuard<'a, Engine>) -> MutexGuard<'a, Engine> {
         let engine = wait::settle(&self.shared, engine);
-        let over = |engine: &mut Engine| engine.survivors_have_left().then_some(());
+        let over = |engine: &mut Engine| engine.roster.survivors_have_left().then_some(());
         let (mut engine, _) = wait::wait(&self.shared, engine, wait::GRACE, over);
-        let together = engine.ended_together() && engine.control_is_idle();
-        engine.close(false);
+        let together = engine.roster.ended_together() && engine.control_is_idle();
+        engine.close();
         session::end(if together { End::Together } else { End::Apart });
         engine
     }

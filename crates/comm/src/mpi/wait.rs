@@ -7,7 +7,8 @@ use std::{
 };
 
 use super::{
-    engine::{Engine, Flight, Shared},
+    engine::{Engine, Shared},
+    flight::Flight,
     operation::Operation,
     transfer::Lane,
 };
@@ -144,7 +145,7 @@ pub(super) fn settle<'a>(
 ) -> MutexGuard<'a, Engine> {
     let settled = |engine: &mut Engine| {
         let over = engine.is_over() || engine.has_settled();
-        (over || engine.survivors_have_ended()).then_some(())
+        (over || engine.roster.survivors_have_ended()).then_some(())
     };
     let (mut engine, _) = wait(shared, engine, GRACE, settled);
     engine.set_settled();
@@ -170,7 +171,12 @@ fn withdraw_borrowed<'a>(
     mut operation: Operation,
     error: CommError,
 ) -> CommError {
-    let (engine, quiet) = withdraw(shared, engine, &mut operation);
+    let (mut engine, quiet) = withdraw(shared, engine, &mut operation);
+    if operation.is_busy() && !engine.roster.survivors_have_ended() {
+        // Something is still being sent, and a rank that might take it has not answered. Data moves
+        // only while MPI is called, so it is not called any more.
+        engine.close();
+    }
     if !quiet {
         // A message was half received when its sender vanished, and MPI may go on writing. There is
         // no way to take the buffer back, and none to keep it.

@@ -4,22 +4,7 @@
 //! are what a counter with these digits adds up to. Two sequences are the same array exactly if
 //! they are equal after [`coalesce`].
 
-use crate::{Factor, Mesh, MeshAxis};
-
-/// Joins neighbours that together are one stride, and drops factors of one device.
-pub(super) fn coalesce(factors: impl IntoIterator<Item = Factor>) -> Vec<Factor> {
-    let mut joined: Vec<Factor> = Vec::new();
-    for factor in factors {
-        match joined.last_mut() {
-            _ if factor.size == 1 => {}
-            Some(last) if last.stride == end(factor) => {
-                *last = Factor { size: last.size * factor.size, stride: factor.stride };
-            }
-            _ => joined.push(factor),
-        }
-    }
-    joined
-}
+use crate::{Factor, Mesh, MeshAxis, mesh::coalesce};
 
 /// Sorts factors by stride, the largest first: the same devices, in ascending order.
 pub(super) fn ascending(mut factors: Vec<Factor>) -> Vec<Factor> {

@@ -51,7 +51,8 @@ impl Mesh {
     /// # Ok::<(), dtensor_layout::LayoutError>(())
     /// ```
     pub fn flatten(&self, name: &str) -> Result<Mesh> {
-        let factors = coalesce(self.axes().iter().flat_map(|axis| axis.factors().iter().copied()));
+        let factors =
+            axis_factors(self.axes().iter().flat_map(|axis| axis.factors().iter().copied()));
         Mesh::from_axes(vec![MeshAxis::new(name, factors)], self.base())
     }
 
@@ -137,7 +138,7 @@ impl Mesh {
             covered = factor.stride * factor.size;
         }
         gap(world_size, covered)?;
-        let real: Vec<Factor> = coalesce(gaps.into_iter().rev());
+        let real: Vec<Factor> = axis_factors(gaps.into_iter().rev());
         let axes = real
             .into_iter()
             .enumerate()
@@ -146,12 +147,10 @@ impl Mesh {
     }
 }
 
-/// Joins neighbours that together are one stride; at least one factor remains.
-fn coalesce(factors: impl Iterator<Item = Factor>) -> Vec<Factor> {
+/// Joins neighbours that together are one stride, and drops factors of one rank.
+pub(crate) fn coalesce(factors: impl IntoIterator<Item = Factor>) -> Vec<Factor> {
     let mut joined: Vec<Factor> = Vec::new();
-    let mut last_seen = Factor { size: 1, stride: 1 };
     for factor in factors {
-        last_seen = factor;
         match joined.last_mut() {
             _ if factor.size == 1 => {}
             Some(last) if last.stride == factor.stride * factor.size => {
@@ -160,8 +159,14 @@ fn coalesce(factors: impl Iterator<Item = Factor>) -> Vec<Factor> {
             _ => joined.push(factor),
         }
     }
+    joined
+}
+
+/// [`coalesce`], for an axis: that of one rank keeps a factor.
+fn axis_factors(factors: impl IntoIterator<Item = Factor>) -> Vec<Factor> {
+    let mut joined = coalesce(factors);
     if joined.is_empty() {
-        joined.push(last_seen);
+        joined.push(Factor { size: 1, stride: 1 });
     }
     joined
 }

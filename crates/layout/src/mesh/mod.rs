@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use crate::{LayoutError, Result};
 
+pub(crate) use algebra::coalesce;
+
 /// Ranks arranged on named axes.
 ///
 /// The rank at a coordinate is `base + sum(index * stride)`. Ranks are never listed, so a mesh of

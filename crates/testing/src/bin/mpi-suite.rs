@@ -20,8 +20,11 @@ use std::{
     time::Duration,
 };
 
-use dtensor_comm::{ReduceOp, Runner, World};
-use dtensor_testing::suite::{Case, Fault, cases, faults};
+use dtensor_comm::{Runner, World};
+use dtensor_testing::{
+    Failure,
+    suite::{Case, Fault, cases, faults},
+};
 
 /// A case that waits longer hangs.
 const CASE_DEADLINE: Duration = Duration::from_secs(60);
@@ -81,24 +84,20 @@ fn run_cases(cases: &[(&str, Case)]) -> ExitCode {
 
 /// Whether a case passed on all ranks. `speaks` becomes true in the process that has rank 0.
 fn run_case(name: &str, case: Case, speaks: &AtomicBool) -> bool {
-    let body = |world: &World| {
+    let body = |world: &World| -> Result<(), Failure> {
         speaks.fetch_or(world.rank() == 0, Ordering::Relaxed);
-        let verdict = case(world);
-        if let Err(why) = &verdict {
-            eprintln!("{name}: rank {}: {why}", world.rank());
-        }
-        // Every rank has to know whether any failed: they print and exit alike.
-        let mut n_failed = [i64::from(verdict.is_err())];
-        world.group().tag("verdict").all_reduce(&mut n_failed, ReduceOp::Sum)?;
-        Ok::<_, dtensor_comm::CommError>(n_failed[0] == 0)
+        case(world)?;
+        // Nobody passes unless all do: a rank that fails stops those that wait here.
+        Ok(world.group().tag("verdict").barrier()?)
     };
-    match runner().deadline(CASE_DEADLINE).run(body) {
-        Ok(passed) => passed.into_iter().all(|passed| passed),
-        Err(error) => {
+    let ended = runner().deadline(CASE_DEADLINE).run(body);
+    if let Err(error) = &ended {
+        // All ranks have the same first cause; a run that did not begin has no rank 0 to tell it.
+        if speaks.load(Ordering::Relaxed) || error.rank().is_none() {
             eprintln!("{name}: {error}");
-            false
         }
     }
+    ended.is_ok()
 }
 
 fn run_fault(fault: &Fault) -> ExitCode {
