@@ -9,7 +9,7 @@ pub struct IndexBox(pub Vec<Range<usize>>);
 impl IndexBox {
     /// Number of elements; the box of a 0-dim tensor has one.
     pub fn numel(&self) -> usize {
-        self.0.iter().map(Range::len).product()
+        numel(self.0.iter().map(Range::len))
     }
 
     /// Size in every dim.
@@ -52,4 +52,10 @@ pub(crate) fn product(dims: &[Intervals]) -> Vec<IndexBox> {
             .collect();
     }
     boxes
+}
+
+/// The product of sizes that are within those of a tensor. With a zero among them it is zero,
+/// though the others alone may multiply to more than a `usize` holds.
+pub(crate) fn numel(sizes: impl Iterator<Item = usize>) -> usize {
+    sizes.reduce(usize::saturating_mul).unwrap_or(1)
 }

@@ -7,6 +7,7 @@ use std::{
 
 use crate::{
     Cut, DType, IndexBox, Intervals, LayoutError, Mesh, Placement, ReduceOp, Result, ShardOrder,
+    index_box::numel,
     intern::Interner,
     mesh::checked_product,
     text::{PlacementText, bad},
@@ -206,7 +207,7 @@ impl Layout {
 
     /// Number of elements of the whole tensor.
     pub fn numel(&self) -> usize {
-        self.0.shape.iter().product()
+        numel(self.0.shape.iter().copied())
     }
 
     /// The indices of one dim that the rank at `coord` holds.
@@ -239,7 +240,7 @@ impl Layout {
 
     /// Number of elements that the rank at `coord` holds.
     pub fn local_numel(&self, coord: &[usize]) -> usize {
-        (0..self.n_dims()).map(|dim| self.intervals(dim, coord).len()).product()
+        numel((0..self.n_dims()).map(|dim| self.intervals(dim, coord).len()))
     }
 
     /// Bytes that the rank at `coord` holds. Where all cuts are plain, coordinate zero holds the most.

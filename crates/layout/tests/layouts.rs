@@ -164,3 +164,11 @@ fn bad_input_names_the_values_and_the_cure() {
     let mixed = [Placement::Partial(ReduceOp::Sum), Placement::Partial(ReduceOp::Avg)];
     assert!(Layout::new(&[4], f32, &mesh, &mixed).is_ok(), "sum and avg mix");
 }
+
+#[test]
+fn an_empty_dim_beside_huge_ones_is_empty() {
+    let mesh = Mesh::new(&[("dp", 2)]).unwrap();
+    let huge = usize::MAX / 2;
+    let layout = Layout::new(&[huge, huge, 0], DType::F64, &mesh, &[Placement::Shard(1)]).unwrap();
+    assert_eq!((layout.numel(), layout.local_numel(&[1]), layout.local_bytes(&[0])), (0, 0, 0));
+}

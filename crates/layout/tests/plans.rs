@@ -385,3 +385,13 @@ fn a_mesh_of_many_axes_is_planned_too() {
         assert!(!plan.steps().is_empty());
     }
 }
+
+#[test]
+fn the_largest_mesh_there_can_be_has_a_plan() {
+    let mesh = Mesh::from_sizes(&[usize::MAX]).unwrap();
+    let from = Layout::new(&[1000], DType::F32, &mesh, &[Shard(0)]).unwrap();
+    let to = from.with_placements(&[Replicate]).unwrap();
+    let plan = Plan::new(&from, &to).unwrap();
+    assert_eq!(plan.steps().len(), 1);
+    assert!(plan.cost(&Topology::default()).time_us() > 0.0);
+}

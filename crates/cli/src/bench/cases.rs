@@ -58,15 +58,17 @@ pub struct Bench<'a> {
 
 impl Bench<'_> {
     /// Time of one call on the slowest rank, in microseconds.
+    ///
+    /// Every case, the memcpy included, begins with both buffers just written in the same order.
+    /// Otherwise each would find in the caches what the case before it left there, and the
+    /// comparison would be one of neighbours. The source of a copy is written last; the buffer that
+    /// an all-reduce works in is the colder one.
     pub fn sample(
         &mut self,
-        case: Case,
         call: impl FnOnce(&mut Self) -> Result<(), BenchError>,
     ) -> Result<f64, BenchError> {
-        if case == Case::AllReduce {
-            // In place: without this the sums of sums would end at infinity.
-            self.buffers.recv.fill(1.0);
-        }
+        self.buffers.recv.fill(1.0);
+        self.buffers.send.fill(1.0);
         self.group.barrier()?;
         let start = Instant::now();
         call(self)?;

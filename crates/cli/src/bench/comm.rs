@@ -33,8 +33,9 @@ the whole vector), all_reduce (of the whole vector, in place), reduce_scatter (e
 memcpy (of the whole vector, by all ranks at once), memcpy_piece (of one rank's piece), and \
 all_reduce_latency (8 bytes).
 
-A sample is the time of the slowest rank. Cases take turns, buffers are reused, the minimum is the figure \
-to use. `uneven` is a matrix whose rows do not divide by the ranks.";
+A sample is the time of the slowest rank. Cases take turns, buffers are reused and in the same state \
+before every sample, the minimum is the figure to use. The memcpy is the system's: collectives that write \
+past the caches can be faster than it. `uneven` is a matrix whose rows do not divide by the ranks.";
 
 /// Collectives beside a memcpy of the same bytes.
 #[derive(Args)]
@@ -138,7 +139,7 @@ fn measure(
                     progress.say(&format!("{} {case}, round {}", shape.name(), round + 1));
                 }
                 let plain = plain_mpi.as_ref().filter(|_| line.is_plain_mpi);
-                line.samples.push(bench.sample(line.case, |bench| match plain {
+                line.samples.push(bench.sample(|bench| match plain {
                     Some(plain) => {
                         plain.call(line.case, *shape, bench.counts, bench.buffers);
                         Ok(())

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{control::Notice, engine::Engine};
+use super::{control::Notice, engine::Engine, operation::Operation};
 use crate::{
     CommError,
+    call::Call,
     table::{CallTable, Did},
     transport::FirstCause,
 };
@@ -32,6 +33,9 @@ impl Engine {
     /// Ends the world, and says so to everybody, once. When several ranks have found something at the
     /// same time all of them settle for the same cause in the end.
     pub(super) fn end_world(&mut self, cause: FirstCause) {
+        if self.is_over() {
+            return;
+        }
         match &mut self.ending.first {
             Some(first) => {
                 if precedence(&cause) < precedence(first) {
@@ -63,6 +67,21 @@ impl Engine {
 
     pub(super) fn first_cause(&self) -> Option<&FirstCause> {
         self.ending.first.as_ref()
+    }
+
+    /// The error of a call in flight when the world has ended, or this rank's part in it.
+    pub(super) fn stop(&self, operation: &Operation) -> Option<CommError> {
+        match self.first_cause() {
+            Some(first) => Some(operation.because_of(self, &first.error)),
+            None if self.is_over() => Some(self.has_left(operation.call.borrow())),
+            None => None,
+        }
+    }
+
+    /// The error of a call that is made after this rank has left.
+    pub(super) fn has_left(&self, call: Call<'_>) -> CommError {
+        let cause = "has left the run: it makes no more calls".into();
+        CommError::dead(call, &CommError::RankFailed { rank: self.rank, cause, table: None })
     }
 
     /// Completes the first cause: whoever found out that a rank failed did so outside of any call, and

@@ -113,11 +113,7 @@ impl Engine {
             // The very call that failed, made by a rank that comes late.
             Some(first) if is_about(&first.error, group, call) => Err(first.error.clone()),
             Some(first) => Err(CommError::dead(call, &first.error)),
-            None if self.is_over() => {
-                let cause = "has left the run: it makes no more calls".into();
-                let left = CommError::RankFailed { rank: self.rank, cause, table: None };
-                Err(CommError::dead(call, &left))
-            }
+            None if self.is_over() => Err(self.has_left(*call)),
             None => Ok(()),
         }
     }

@@ -9,7 +9,8 @@ use std::{
 use super::{
     engine::{Engine, Shared},
     operation::Operation,
-    wait::{expire, final_error, wait, withdraw},
+    wait::{expire, wait},
+    withdraw::{final_error, withdraw},
 };
 use crate::{CommError, transport::InFlight};
 
@@ -26,7 +27,7 @@ pub(super) struct Flight {
 impl Flight {
     /// Brings it forward.
     pub(super) fn progress(&mut self, engine: &mut Engine) {
-        if self.end.is_some() || engine.first_cause().is_some() {
+        if self.end.is_some() || engine.first_cause().is_some() || engine.is_over() {
             return;
         }
         match self.operation.progress(engine) {
@@ -127,7 +128,5 @@ fn end(engine: &mut Engine, id: u64) -> Option<Result<(), CommError>> {
     if let Some(end) = flight.end.take() {
         return Some(end);
     }
-    let flight = engine.flights.get(&id)?;
-    let first = engine.first_cause()?;
-    Some(Err(flight.operation.because_of(engine, &first.error)))
+    engine.flights.get(&id).and_then(|flight| engine.stop(&flight.operation)).map(Err)
 }

@@ -7,7 +7,7 @@
 //! | the library | [`session`] begins and ends MPI, [`result`] turns its codes into errors |
 //! | messages | [`transfer`] moves bytes between two ranks, [`stream`] gives messages their tags |
 //! | calls | [`plan`] makes rounds of messages of a call ([`exchange`], [`tree`], [`reduce`], [`native`]), [`check`] compares the calls first, [`operation`] carries one out, [`blame`] words its errors |
-//! | the world | [`engine`] holds it all behind one lock, [`ending`] ends it, [`roster`] knows the other ranks, [`flight`] the pending calls, [`wait`] waits, [`control`] tells ranks what happens outside of calls, [`liveness`] finds processes that died, [`transport`] is the door |
+//! | the world | [`engine`] holds it all behind one lock, [`ending`] ends it, [`roster`] knows the other ranks, [`flight`] the pending calls, [`wait`] waits, [`withdraw`] gives up, [`control`] tells ranks what happens outside of calls, [`liveness`] finds processes that died, [`transport`] is the door |
 //!
 //! # Three communicators
 //!
@@ -50,7 +50,7 @@
 //!    dead, or has not come to its next call yet: there it reads the control channel before it takes
 //!    anything.
 //!
-//! So after a failure every rank waits a moment (`wait::GRACE`) for the others to acknowledge, inside of
+//! So after a failure every rank waits a moment ([`withdraw`]) for the others to acknowledge, inside of
 //! the call that failed, and then makes no more use of MPI but to say good-bye.
 //!
 //! # The end of the process
@@ -86,6 +86,7 @@ mod transport;
 mod tree;
 mod wait;
 mod wire;
+mod withdraw;
 
 use std::sync::Arc;
 

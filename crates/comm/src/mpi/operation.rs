@@ -117,6 +117,11 @@ impl Operation {
         self.transfers.give_up(|rank| engine.roster.is_gone(rank))
     }
 
+    /// What [`give_up`](Operation::give_up) returns, without calling MPI.
+    pub(super) fn is_quiet(&self, engine: &Engine) -> bool {
+        self.transfers.is_quiet(|rank| engine.roster.is_gone(rank))
+    }
+
     /// Whether MPI still holds any memory of this call, the user's or its own.
     pub(super) fn is_busy(&self) -> bool {
         self.transfers.is_busy()

@@ -98,7 +98,9 @@ impl Transfers {
                 number
             }
             Given::TooMany => {
-                let why = format!("more groups and tags between two ranks than MPI has tags, {to}");
+                let why = format!(
+                    "this rank and rank {to} use more groups and message tags than MPI has tags for"
+                );
                 return Err(CommError::CannotRun(why.into()));
             }
         };
@@ -178,6 +180,11 @@ impl Transfers {
     pub(super) fn give_up(&mut self, is_gone: impl Fn(usize) -> bool) -> bool {
         // A failing transfer has ended as well.
         self.arriving.retain_mut(|(request, _)| matches!(request.test(), Ok(false)));
+        self.is_quiet(is_gone)
+    }
+
+    /// Whether nothing is arriving, but what comes from a process that `is_gone`.
+    pub(super) fn is_quiet(&self, is_gone: impl Fn(usize) -> bool) -> bool {
         self.arriving.iter().all(|(_, from)| is_gone(*from))
     }
 }

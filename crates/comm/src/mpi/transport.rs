@@ -9,7 +9,7 @@ use super::{
     operation::{self, Operation},
     session::{self, End},
     stream::Key,
-    wait,
+    wait, withdraw,
 };
 use crate::{
     CommError,
@@ -128,9 +128,9 @@ impl MpiGroup {
 
     /// Waits, not for long, until all ranks have left a world that has ended.
     fn await_survivors<'a>(&'a self, engine: MutexGuard<'a, Engine>) -> MutexGuard<'a, Engine> {
-        let engine = wait::settle(&self.shared, engine);
+        let engine = withdraw::settle(&self.shared, engine);
         let over = |engine: &mut Engine| engine.roster.survivors_have_left().then_some(());
-        let (mut engine, _) = wait::wait(&self.shared, engine, wait::GRACE, over);
+        let (mut engine, _) = wait::wait(&self.shared, engine, withdraw::GRACE, over);
         let together = engine.roster.ended_together() && engine.control_is_idle();
         engine.close();
         session::end(if together { End::Together } else { End::Apart });

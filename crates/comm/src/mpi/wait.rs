@@ -1,6 +1,7 @@
 //! Waiting: test, now and then look around, now and then read the clock, never block.
 
 use std::{
+    mem, process,
     sync::MutexGuard,
     thread,
     time::{Duration, Instant},
@@ -11,6 +12,7 @@ use super::{
     flight::Flight,
     operation::Operation,
     transfer::Lane,
+    withdraw::withdraw_borrowed,
 };
 use crate::CommError;
 
@@ -22,10 +24,6 @@ const TESTS_PER_LOOK: u32 = 64;
 /// would otherwise keep it from working.
 const LOOKS_BEFORE_YIELDING: u32 = 4;
 
-/// How long a failing rank waits for the others to acknowledge. Those that wait in a call do so in
-/// microseconds; those that compute may take longer, and those that are dead never do.
-pub(super) const GRACE: Duration = Duration::from_secs(2);
-
 /// Waits until `poll` gives a value, at most `limit` long.
 pub(super) fn wait<'a, R>(
     shared: &'a Shared,
@@ -35,7 +33,8 @@ pub(super) fn wait<'a, R>(
 ) -> (MutexGuard<'a, Engine>, Option<R>) {
     // Most waits are over before the first look, and never read the clock.
     let mut began = None;
-    for look in 0_u32.. {
+    let mut looks = 0_u32;
+    loop {
         for _ in 0..TESTS_PER_LOOK {
             if let Some(value) = poll(&mut engine) {
                 return (engine, Some(value));
@@ -46,7 +45,8 @@ pub(super) fn wait<'a, R>(
         if now - *began.get_or_insert(now) > limit {
             break;
         }
-        if look >= LOOKS_BEFORE_YIELDING {
+        looks = looks.saturating_add(1);
+        if looks > LOOKS_BEFORE_YIELDING {
             drop(engine);
             thread::yield_now();
             engine = shared.lock();
@@ -99,30 +99,33 @@ pub(super) fn finish_borrowed<'a>(
     engine: MutexGuard<'a, Engine>,
     mut operation: Operation,
 ) -> Result<(), CommError> {
-    let (engine, end) =
+    // MPI may be accessing the caller's memory, so this must not be left by unwinding.
+    let guard = AbortOnUnwind;
+    let (mut engine, end) =
         wait(shared, engine, shared.deadline, |engine| poll_operation(engine, &mut operation));
-    match end {
-        Some(Ok(())) => Ok(()),
-        Some(Err(error)) => Err(withdraw_borrowed(shared, engine, operation, error)),
-        None => {
-            let mut engine = engine;
-            let error = expire(shared, &mut engine, &operation);
-            Err(withdraw_borrowed(shared, engine, operation, error))
-        }
+    let end = end.unwrap_or_else(|| Err(expire(shared, &mut engine, &operation)));
+    let end = end.map_err(|error| withdraw_borrowed(shared, engine, operation, error));
+    mem::forget(guard);
+    end
+}
+
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        process::abort();
     }
 }
 
 /// Progresses a call; its end, or the end of the world.
-pub(super) fn poll_operation(
-    engine: &mut Engine,
-    operation: &mut Operation,
-) -> Option<Result<(), CommError>> {
+fn poll_operation(engine: &mut Engine, operation: &mut Operation) -> Option<Result<(), CommError>> {
+    if engine.is_over() {
+        // Another thread of this rank has ended it all.
+        return engine.stop(operation).map(Err);
+    }
     match operation.progress(engine) {
         Ok(true) => Some(Ok(())),
-        Ok(false) => {
-            let first = engine.first_cause()?;
-            Some(Err(operation.because_of(engine, &first.error)))
-        }
+        Ok(false) => engine.stop(operation).map(Err),
         Err(error) => {
             engine.fail(error.clone());
             Some(Err(error))
@@ -136,67 +139,4 @@ pub(super) fn expire(shared: &Shared, engine: &mut Engine, operation: &Operation
     let error = CommError::Deadline { waited, table };
     engine.fail(error.clone());
     error
-}
-
-/// Gives everybody the chance to learn that the world has ended, and to stop taking messages.
-pub(super) fn settle<'a>(
-    shared: &'a Shared,
-    engine: MutexGuard<'a, Engine>,
-) -> MutexGuard<'a, Engine> {
-    let settled = |engine: &mut Engine| {
-        let over = engine.is_over() || engine.has_settled();
-        (over || engine.roster.survivors_have_ended()).then_some(())
-    };
-    let (mut engine, _) = wait(shared, engine, GRACE, settled);
-    engine.set_settled();
-    engine
-}
-
-/// Lets go of the buffers of a call that has failed; true if MPI has let go of them as well.
-pub(super) fn withdraw<'a>(
-    shared: &'a Shared,
-    engine: MutexGuard<'a, Engine>,
-    operation: &mut Operation,
-) -> (MutexGuard<'a, Engine>, bool) {
-    let engine = settle(shared, engine);
-    let (engine, quiet) =
-        wait(shared, engine, GRACE, |engine| operation.give_up(engine).then_some(()));
-    (engine, quiet.is_some())
-}
-
-/// The same for buffers that the caller gets back in any case.
-fn withdraw_borrowed<'a>(
-    shared: &'a Shared,
-    engine: MutexGuard<'a, Engine>,
-    mut operation: Operation,
-    error: CommError,
-) -> CommError {
-    let (mut engine, quiet) = withdraw(shared, engine, &mut operation);
-    if operation.is_busy() && !engine.roster.survivors_have_ended() {
-        // Something is still being sent, and a rank that might take it has not answered. Data moves
-        // only while MPI is called, so it is not called any more.
-        engine.close();
-    }
-    if !quiet {
-        // A message was half received when its sender vanished, and MPI may go on writing. There is
-        // no way to take the buffer back, and none to keep it.
-        tracing::error!(%error, "MPI still writes to a buffer of a call that failed: aborting");
-        engine.data_comm.abort();
-    }
-    final_error(engine, &operation, error)
-}
-
-/// The error of a call that has been withdrawn. When several causes were found at once, the one that
-/// all have agreed upon in the meantime counts.
-pub(super) fn final_error(
-    mut engine: MutexGuard<'_, Engine>,
-    operation: &Operation,
-    error: CommError,
-) -> CommError {
-    let table = operation.table(&engine);
-    engine.add_table(table);
-    match engine.first_cause() {
-        Some(first) => operation.because_of(&engine, &first.error),
-        None => error,
-    }
 }

@@ -43,7 +43,7 @@ impl Patience {
     /// delays them.
     pub(super) fn new(ranks: usize, cores: usize) -> Patience {
         if ranks <= cores {
-            Patience { spins: 4000, yields: 50 }
+            Patience { spins: 1000, yields: 50 }
         } else {
             Patience { spins: 0, yields: 2 }
         }

@@ -15,7 +15,7 @@ use super::{
     length::Length,
     neighbours::{self, Hop},
     state::{AxisUse, Space, State},
-    volume,
+    topology, volume,
 };
 
 /// After this many states the best plan found so far is taken.
@@ -40,6 +40,7 @@ pub(super) fn cheapest_path(
         goal: *to,
         topology,
         least_slowness: topology.least_slowness(),
+        wanted_elements: volume::total_elements(space, to),
         max_elements,
         nodes: Vec::with_capacity(64),
         open: BinaryHeap::with_capacity(64),
@@ -92,11 +93,21 @@ struct Entry {
     node: usize,
 }
 
+/// What a path from some state still has to do, at least.
+struct LeftToDo {
+    /// Elements to be received, over all ranks.
+    elements: u128,
+    /// Hops of calls.
+    hops: u32,
+}
+
 struct Search<'a> {
     space: &'a Space<'a>,
     goal: State,
     topology: &'a Topology,
     least_slowness: u128,
+    /// Elements that all ranks hold at the goal.
+    wanted_elements: u128,
     /// Elements that an intermediate state may need, over all ranks.
     max_elements: u128,
     nodes: Vec<Node>,
@@ -121,10 +132,15 @@ impl Search<'_> {
 
     /// The length of a path that goes on from `state`, at least.
     fn bound(&self, state: &State, length: Length) -> Length {
+        let left = self.left_to_do(state);
         let mut bound = length;
-        bound.transfer = bound.transfer.saturating_add(self.least_transfer(state));
+        let transfer = left.elements.saturating_mul(self.least_slowness);
+        bound.transfer = bound.transfer.saturating_add(transfer);
         if still_needs_a_call(self.space, state, &self.goal) {
-            bound.latency_ps += (self.topology.launch_us * 1e6).floor() as u64;
+            let (inside, between) = (self.topology.inside, self.topology.between);
+            let hop_us = inside.latency_us.min(between.latency_us);
+            let call_us = self.topology.launch_us + f64::from(left.hops) * hop_us;
+            bound.latency_ps += (call_us * 1e6).floor() as u64;
             bound.steps += 1;
         }
         bound
@@ -161,8 +177,8 @@ impl Search<'_> {
         }
     }
 
-    /// What at least is still to be transferred.
-    fn least_transfer(&self, state: &State) -> u128 {
+    /// What at least is still to be done from `state`.
+    fn left_to_do(&self, state: &State) -> LeftToDo {
         let (mut n_parts, mut stay_pending, mut padded) = (1, 1, 1);
         for axis in 0..self.space.n_axes() {
             let size = self.space.axis_size(axis) as u128;
@@ -173,18 +189,21 @@ impl Search<'_> {
                 _ => {}
             }
         }
+        let has = volume::total_elements(self.space, state);
         // Where an axis becomes pending, one of its ranks must have an element; a pad does the rest.
-        let wanted = volume::total_elements(self.space, &self.goal) / padded;
+        let wants = self.wanted_elements / padded;
         let elements = match n_parts {
             // Ranks cannot have more of what they need than they have.
-            1 => wanted.saturating_sub(volume::total_elements(self.space, state)),
+            1 => wants.saturating_sub(has),
             // Every element is reduced somewhere, and every further copy of it is received.
             _ => {
                 let once = self.space.numel() * stay_pending;
-                once * (n_parts - 1) + wanted.saturating_sub(once)
+                once * (n_parts - 1) + wants.saturating_sub(once)
             }
         };
-        elements.saturating_mul(self.least_slowness)
+        // No rank ends up with more than its group had together: to have `n` times as much, all
+        // calls that are still to come have `n` ranks or more among them.
+        LeftToDo { elements, hops: topology::hops(wants / has.max(1)) }
     }
 
     fn path(&self) -> Option<Vec<Hop>> {

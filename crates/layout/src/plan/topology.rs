@@ -81,7 +81,7 @@ impl Topology {
             StepKind::AllReduce => 2.0,
             StepKind::AllGather | StepKind::ReduceScatter | StepKind::Exchange => 1.0,
         };
-        let hops = f64::from(group.size.max(1).next_power_of_two().trailing_zeros());
+        let hops = f64::from(hops(group.size as u128));
         self.launch_us + rounds * hops * self.link(group.extent).latency_us
     }
 
@@ -90,6 +90,11 @@ impl Topology {
         // 10^9 bytes per second are 10^3 bytes per microsecond.
         bytes / (self.link(group.extent).gigabytes_per_s * 1e3)
     }
+}
+
+/// Depth of a tree of `n` ranks.
+pub(super) fn hops(n: u128) -> u32 {
+    u128::BITS - n.saturating_sub(1).leading_zeros()
 }
 
 /// A whole number, so that sums of transfers are exact.
