@@ -16,7 +16,7 @@ use super::{
 use crate::{call::Counts, reduce::reduce_into, transport::Buffers};
 
 /// Operands of the others that are held at a time, in bytes.
-const SCRATCH_BYTES: usize = 1 << 21;
+const SCRATCH_BYTES: usize = 1 << 24;
 
 /// Vectors are exchanged whole, and reduced by everybody, while that many bytes or fewer arrive: one
 /// round instead of two.

@@ -179,7 +179,7 @@ impl Search<'_> {
 
     /// What at least is still to be done from `state`.
     fn left_to_do(&self, state: &State) -> LeftToDo {
-        let (mut n_parts, mut stay_pending, mut padded) = (1, 1, 1);
+        let (mut n_parts, mut stay_pending, mut padded) = (1u128, 1, 1);
         for axis in 0..self.space.n_axes() {
             let size = self.space.axis_size(axis) as u128;
             match (state.axis_use(axis), self.goal.axis_use(axis)) {
@@ -201,9 +201,10 @@ impl Search<'_> {
                 once * (n_parts - 1) + wants.saturating_sub(once)
             }
         };
-        // No rank ends up with more than its group had together: to have `n` times as much, all
-        // calls that are still to come have `n` ranks or more among them.
-        LeftToDo { elements, hops: topology::hops(wants / has.max(1)) }
+        // A gathering over `g` ranks makes what a rank has `g` times as much at best, a
+        // reduce-scatter leaves a part in `g`, and an all-reduce takes the hops of both.
+        let growth = n_parts.saturating_mul(n_parts).saturating_mul(wants) / has.max(1);
+        LeftToDo { elements, hops: topology::hops(growth) }
     }
 
     fn path(&self) -> Option<Vec<Hop>> {
