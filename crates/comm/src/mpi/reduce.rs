@@ -16,7 +16,7 @@ use super::{
 use crate::{call::Counts, reduce::reduce_into, transport::Buffers};
 
 /// Operands of the others that are held at a time, in bytes.
-const SCRATCH_BYTES: usize = 1 << 24;
+const SCRATCH_BYTES: usize = 2 << 20;
 
 /// Vectors are exchanged whole, and reduced by everybody, while that many bytes or fewer arrive: one
 /// round instead of two.
@@ -219,7 +219,7 @@ struct Segments {
 
 impl Segments {
     fn new(longest_slice: usize, size: usize) -> Segments {
-        let most = (SCRATCH_BYTES / (size - 1)).max(64 << 10) & !63;
+        let most = (SCRATCH_BYTES / (size - 1)).max(256 << 10) & !63;
         let bytes = longest_slice.min(most);
         let count = if bytes == 0 { 0 } else { longest_slice.div_ceil(bytes) };
         Segments { bytes, count, next: 0, scratch: None }

@@ -121,7 +121,7 @@ pub struct PlanOptions {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
     /// Bytes that cross from one rank to another, over all ranks. Exact, uneven shards included,
-    /// but for an exchange on a mesh of more than 64 coordinates: there, what stays on its rank is
+    /// but for an exchange on a mesh of more than 64 ranks: there, what stays on its rank is
     /// counted as it is on average.
     pub bytes_sent: u128,
     /// The same, per rank, on average.

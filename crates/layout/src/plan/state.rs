@@ -1,6 +1,8 @@
 //! Layouts of one tensor on one mesh, small enough to search among.
 
-use crate::{Cut, DType, Layout, Mesh, Placement, ReduceOp, Result, ShardOrder};
+use std::{cell::RefCell, rc::Rc};
+
+use crate::{Cut, DType, Intervals, Layout, Mesh, Placement, ReduceOp, Result, ShardOrder};
 
 /// What all states of one search share.
 pub(super) struct Space<'a> {
@@ -18,6 +20,9 @@ pub(super) struct Space<'a> {
     dims: Vec<usize>,
     /// See [`MAX_EXACT_COORDS`].
     max_exact_coords: usize,
+    /// What each rank has of a dim that is cut in some way: a search asks for the same few again
+    /// and again.
+    held: RefCell<Vec<(usize, DimCuts, Rc<[Intervals]>)>>,
     /// Elements of the whole tensor.
     numel: u128,
     /// Elements of the dims that no state cuts.
@@ -31,8 +36,8 @@ pub(super) struct State {
     position: [u8; Mesh::MAX_AXES],
 }
 
-/// Up to this many coordinates, what stays on its rank in an exchange is summed over all of them;
-/// beyond, it is what it would be on average. Above it an exchange keeps at most a few percent of
+/// On a mesh of up to this many ranks, what stays on its rank in an exchange is summed over all of
+/// them; beyond, it is what it would be on average. Above it an exchange keeps at most a few percent of
 /// its bytes at home, so the difference does not matter, and planning may not cost more on a
 /// larger mesh.
 pub(super) const MAX_EXACT_COORDS: usize = 64;
@@ -122,6 +127,7 @@ impl<'a> Space<'a> {
         };
         Space {
             max_exact_coords: MAX_EXACT_COORDS_IN_SEARCH,
+            held: RefCell::default(),
             numel: elements(&mut (0..from.n_dims())),
             uncut_numel: elements(&mut (0..from.n_dims()).filter(|dim| !dims.contains(dim))),
             shape: from.global_shape(),
@@ -255,6 +261,29 @@ impl<'a> Space<'a> {
             }
         }
         cuts
+    }
+
+    /// What every rank has of a dim that is cut so, in the order of the mesh's coordinates. For
+    /// small meshes.
+    pub(super) fn held(&self, dim: usize, cuts: &DimCuts) -> Rc<[Intervals]> {
+        // So few that looking at all of them is faster than hashing.
+        let same = |known: &&(usize, DimCuts, _)| known.0 == dim && known.1.iter().eq(cuts.iter());
+        if let Some((_, _, held)) = self.held.borrow().iter().find(same) {
+            return Rc::clone(held);
+        }
+        let mut coord = [0; Mesh::MAX_AXES];
+        let at = |mut number: usize| {
+            for axis in (0..self.n_axes()).rev() {
+                coord[axis] = number % self.axis_size(axis);
+                number /= self.axis_size(axis);
+            }
+            cuts.iter().fold(Intervals::whole(self.dim_size(dim)), |held, (axis, cut)| {
+                held.cut(self.axis_size(axis), coord[axis], self.split_factor(cut))
+            })
+        };
+        let held: Rc<[Intervals]> = (0..self.n_ranks()).map(at).collect();
+        self.held.borrow_mut().push((dim, *cuts, Rc::clone(&held)));
+        held
     }
 
     /// Whether no other cut of the dim comes after this axis's.

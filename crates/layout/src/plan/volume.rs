@@ -2,9 +2,8 @@
 
 use super::{
     StepKind,
-    state::{AxisUse, DimCuts, Space, State},
+    state::{AxisUse, MAX_EXACT_COORDS, Space, State},
 };
-use crate::Intervals;
 
 /// What a step is, given the states before and after it; `None` if no single step does it.
 ///
@@ -158,44 +157,16 @@ pub(super) fn largest_local_bytes(space: &Space, state: &State) -> usize {
 /// Elements that stay on their rank, over all ranks: the sum over coordinates of what both states
 /// have there. `None` if there are too many coordinates to sum over.
 fn overlap(space: &Space, from: &State, to: &State) -> Option<u128> {
-    let mut cutting: Vec<usize> = Vec::with_capacity(space.n_axes());
-    let (mut n_coords, mut copies) = (1usize, 1u128);
-    for axis in 0..space.n_axes() {
-        let cuts = |state: &State| matches!(state.axis_use(axis), AxisUse::Cut(_));
-        if cuts(from) || cuts(to) {
-            cutting.push(axis);
-            n_coords = n_coords.saturating_mul(space.axis_size(axis));
-        } else {
-            copies *= space.axis_size(axis) as u128;
-        }
-    }
-    if n_coords > space.max_exact_coords() {
+    if space.n_ranks() > space.max_exact_coords() {
         return None;
     }
-    let dims: Vec<(usize, DimCuts, DimCuts)> = space
-        .dims()
-        .iter()
-        .map(|dim| (*dim, space.dim_cuts(from, *dim), space.dim_cuts(to, *dim)))
-        .collect();
-    let mut coord = [0usize; crate::Mesh::MAX_AXES];
-    let mut stays = 0;
-    for number in 0..n_coords {
-        let mut rest = number;
-        for axis in &cutting {
-            coord[*axis] = rest % space.axis_size(*axis);
-            rest /= space.axis_size(*axis);
+    let mut stays = [1u128; MAX_EXACT_COORDS];
+    let stays = &mut stays[..space.n_ranks()];
+    for dim in space.dims() {
+        let held = |state| space.held(*dim, &space.dim_cuts(state, *dim));
+        for ((stays, a), b) in stays.iter_mut().zip(held(from).iter()).zip(held(to).iter()) {
+            *stays *= a.overlap(b) as u128;
         }
-        let both = dims.iter().map(|(dim, a, b)| {
-            intervals(space, *dim, a, &coord).overlap(&intervals(space, *dim, b, &coord)) as u128
-        });
-        stays += both.product::<u128>();
     }
-    Some(stays * copies * space.uncut_numel())
-}
-
-fn intervals(space: &Space, dim: usize, cuts: &DimCuts, coord: &[usize]) -> Intervals {
-    let whole = Intervals::whole(space.dim_size(dim));
-    cuts.iter().fold(whole, |held, (axis, cut)| {
-        held.cut(space.axis_size(axis), coord[axis], space.split_factor(cut))
-    })
+    Some(stays.iter().sum::<u128>() * space.uncut_numel())
 }
