@@ -22,11 +22,18 @@ pub(super) struct Space<'a> {
     max_exact_coords: usize,
     /// What each rank has of a dim that is cut in some way: a search asks for the same few again
     /// and again.
-    held: RefCell<Vec<(usize, DimCuts, Rc<[Intervals]>)>>,
+    held: RefCell<Vec<Held>>,
     /// Elements of the whole tensor.
     numel: u128,
     /// Elements of the dims that no state cuts.
     uncut_numel: u128,
+}
+
+/// What each rank has of a dim that is cut so.
+struct Held {
+    dim: usize,
+    cuts: DimCuts,
+    by_rank: Rc<[Intervals]>,
 }
 
 /// One layout: a code and, for cuts, the position in the dim's order, per axis.
@@ -267,9 +274,9 @@ impl<'a> Space<'a> {
     /// small meshes.
     pub(super) fn held(&self, dim: usize, cuts: &DimCuts) -> Rc<[Intervals]> {
         // So few that looking at all of them is faster than hashing.
-        let same = |known: &&(usize, DimCuts, _)| known.0 == dim && known.1.iter().eq(cuts.iter());
-        if let Some((_, _, held)) = self.held.borrow().iter().find(same) {
-            return Rc::clone(held);
+        let same = |known: &&Held| known.dim == dim && known.cuts.iter().eq(cuts.iter());
+        if let Some(known) = self.held.borrow().iter().find(same) {
+            return Rc::clone(&known.by_rank);
         }
         let mut coord = [0; Mesh::MAX_AXES];
         let at = |mut number: usize| {
@@ -281,9 +288,9 @@ impl<'a> Space<'a> {
                 held.cut(self.axis_size(axis), coord[axis], self.split_factor(cut))
             })
         };
-        let held: Rc<[Intervals]> = (0..self.n_ranks()).map(at).collect();
-        self.held.borrow_mut().push((dim, *cuts, Rc::clone(&held)));
-        held
+        let by_rank: Rc<[Intervals]> = (0..self.n_ranks()).map(at).collect();
+        self.held.borrow_mut().push(Held { dim, cuts: *cuts, by_rank: Rc::clone(&by_rank) });
+        by_rank
     }
 
     /// Whether no other cut of the dim comes after this axis's.
