@@ -13,6 +13,7 @@
 //! | `machine` | finding out what that is |
 //! | `process`, `process_tree` | child processes with a time limit |
 //! | `report` | steps, their times, the summary |
+#![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that reports by printing")]
 
 mod args;

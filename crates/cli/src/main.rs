@@ -3,6 +3,8 @@
 //! Every command is a file or a folder of this crate; this one only picks it and turns its
 //! error into a message and an exit code.
 
+#![forbid(unsafe_code)]
+
 mod args;
 mod bench;
 mod error;

@@ -14,6 +14,8 @@
 //! assert!(!ReduceOp::Avg.supports(DType::I64));
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod dtype;
 mod element;
 mod reduce;

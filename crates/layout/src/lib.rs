@@ -30,6 +30,8 @@
 //!   the key of a cache, costs a pointer. The price is one locked table, visited when a layout is
 //!   made, never when it is used.
 
+#![forbid(unsafe_code)]
+
 mod chunk;
 mod error;
 mod index_box;

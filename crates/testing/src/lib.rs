@@ -29,6 +29,7 @@
 //!
 //! This crate is not published. Its functions panic with a readable message where a test should
 //! fail; that is their purpose.
+#![forbid(unsafe_code)]
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used)]
 
 pub mod dense;
