@@ -119,11 +119,11 @@ impl Streams {
     pub(super) fn new(tag_bound: c_int) -> Streams {
         // Two fifths of the bits go to the window: 4096 calls and half a million streams with
         // Open MPI, 64 calls and 512 streams with the least that MPI promises.
-        let bits = tag_bound.max(32767).ilog2() + u32::from(tag_bound == c_int::MAX);
-        let window = 1_u64 << (bits * 2 / 5);
+        let tags = tag_bound.max(32767) as u64 + 1;
+        let window = 1_u64 << (tags.ilog2() * 2 / 5);
         Streams {
             window,
-            numbers: ((tag_bound.max(32767) as u64 + 1) / window) as u32,
+            numbers: (tags / window) as u32,
             given: HashMap::new(),
             given_to: HashMap::new(),
             heard: HashMap::new(),
