@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test may.
 
 use dtensor_layout::{DType, Layout, LayoutError, Mesh, Placement, ReduceOp};
-use dtensor_testing::golden::{LocalCase, layout_cases};
+use dtensor_testing::{
+    generate,
+    golden::{LocalCase, layout_cases},
+};
 use proptest::prelude::*;
 
 #[test]
@@ -33,34 +36,10 @@ fn strided_shards_survive_the_way_to_pytorch_and_back() {
     }
 }
 
-/// A mesh, a shape and placements that fit, with explicit orders and strided shards among them.
+/// Layouts of every kind, explicit orders and strided shards among them.
 fn layouts() -> impl Strategy<Value = Layout> {
-    let mesh = prop::collection::vec(1usize..4, 1..4);
-    let shape = prop::collection::vec(0usize..12, 1..4);
-    (mesh, shape)
-        .prop_flat_map(|(mesh, shape)| {
-            let n_dims = shape.len();
-            let placement = prop_oneof![
-                3 => (0..n_dims).prop_map(|dim| format!("S({dim})")),
-                1 => (0..n_dims, 1usize..5).prop_map(|(dim, factor)| format!("_S({dim}, {factor})")),
-                1 => Just("R".to_string()),
-                1 => Just("P(sum)".to_string()),
-            ];
-            let placements = prop::collection::vec(placement, mesh.len());
-            (Just(mesh), Just(shape), placements, any::<bool>())
-        })
-        .prop_map(|(mesh, shape, placements, reverse)| {
-            let mesh = Mesh::from_sizes(&mesh).unwrap();
-            let layout = Layout::parse(&shape, DType::F32, &mesh, &placements.join(", ")).unwrap();
-            if !reverse || placements.iter().any(|placement| placement.starts_with('_')) {
-                return layout;
-            }
-            let reversed: Vec<(usize, Vec<usize>)> = (0..shape.len())
-                .map(|dim| (dim, layout.order().cuts(dim).iter().rev().map(|cut| cut.axis).collect()))
-                .collect();
-            let reversed: Vec<(usize, &[usize])> = reversed.iter().map(|(dim, axes)| (*dim, axes.as_slice())).collect();
-            Layout::with_order(&shape, DType::F32, &mesh, layout.placements(), &reversed).unwrap()
-        })
+    (generate::shape(3), generate::mesh(27))
+        .prop_flat_map(|(shape, mesh)| generate::any_layout_of(shape, mesh, DType::F32))
 }
 
 /// Every index of a shape.

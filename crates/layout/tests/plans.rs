@@ -9,6 +9,7 @@ use dtensor_layout::{
     ReduceOp,
     plan::{Plan, PlanOptions, StepKind, Topology},
 };
+use dtensor_testing::generate;
 use proptest::prelude::*;
 
 const SIZES: [usize; 7] = [0, 1, 2, 3, 5, 7, 8];
@@ -179,58 +180,27 @@ fn no_detour_is_cheaper() {
     }
 }
 
-/// A layout of any kind on a mesh of up to 3 axes: explicit orders, strided shards, any reduction.
-fn layouts_of(shape: Vec<usize>, mesh: Mesh) -> impl Strategy<Value = Layout> {
-    let n_dims = shape.len();
-    let placement = prop_oneof![
-        4 => (0..n_dims).prop_map(|dim| format!("S({dim})")),
-        1 => (0..n_dims, 1usize..4).prop_map(|(dim, factor)| format!("_S({dim}, {factor})")),
-        2 => Just("R".to_string()),
-        2 => Just("P".to_string()),
-    ];
-    let placements = prop::collection::vec(placement, mesh.n_axes());
-    let op = prop::sample::select(ReduceOp::ALL.to_vec());
-    (placements, op, any::<bool>()).prop_map(move |(placements, op, reverse)| {
-        let named: Vec<String> = placements
-            .iter()
-            .map(|text| if text == "P" { format!("P({op})") } else { text.clone() })
-            .collect();
-        let layout = Layout::parse(&shape, DType::F32, &mesh, &named.join(", ")).unwrap();
-        if !reverse || named.iter().any(|text| text.starts_with('_')) {
-            return layout;
-        }
-        let reversed: Vec<(usize, Vec<usize>)> = (0..shape.len())
-            .map(|dim| (dim, layout.order().cuts(dim).iter().rev().map(|cut| cut.axis).collect()))
-            .collect();
-        let reversed: Vec<(usize, &[usize])> =
-            reversed.iter().map(|(dim, axes)| (*dim, axes.as_slice())).collect();
-        Layout::with_order(&shape, DType::F32, &mesh, layout.placements(), &reversed).unwrap()
-    })
-}
-
-fn shapes() -> impl Strategy<Value = Vec<usize>> {
-    prop::collection::vec(prop::sample::select(SIZES.to_vec()), 1..4)
-}
-
-fn meshes() -> impl Strategy<Value = Mesh> {
-    prop::collection::vec(1usize..4, 1..4).prop_map(|sizes| Mesh::from_sizes(&sizes).unwrap())
-}
-
 /// Two layouts of one tensor on one mesh.
 fn pairs() -> impl Strategy<Value = (Layout, Layout)> {
-    (shapes(), meshes()).prop_flat_map(|(shape, mesh)| {
-        (layouts_of(shape.clone(), mesh.clone()), layouts_of(shape, mesh))
+    (generate::shape(3), generate::mesh(27)).prop_flat_map(|(shape, mesh)| {
+        let any = || generate::any_layout_of(shape.clone(), mesh.clone(), DType::F32);
+        (any(), any())
     })
 }
 
 /// Two layouts of one tensor on different meshes: another shape, or a part of the ranks.
 fn pairs_across_meshes() -> impl Strategy<Value = (Layout, Layout)> {
-    (shapes(), meshes(), meshes(), any::<bool>()).prop_flat_map(|(shape, one, other, slice)| {
-        let coord: Vec<usize> = other.sizes().iter().map(|size| size - 1).collect();
-        let names: Vec<&str> = other.axes().iter().rev().take(2).map(|axis| axis.name()).collect();
-        let other = if slice { other.slice(&names, &coord).unwrap() } else { other };
-        (layouts_of(shape.clone(), one), layouts_of(shape, other))
-    })
+    let mesh = || generate::mesh(27);
+    (generate::shape(3), mesh(), mesh(), any::<bool>()).prop_flat_map(
+        |(shape, one, other, slice)| {
+            let coord: Vec<usize> = other.sizes().iter().map(|size| size - 1).collect();
+            let names: Vec<&str> =
+                other.axes().iter().rev().take(2).map(|axis| axis.name()).collect();
+            let other = if slice { other.slice(&names, &coord).unwrap() } else { other };
+            let any = |mesh| generate::any_layout_of(shape.clone(), mesh, DType::F32);
+            (any(one), any(other))
+        },
+    )
 }
 
 /// The reduction that an axis would have to change.

@@ -1,7 +1,7 @@
 //! Proptest strategies. Small values, and such that mistakes show: a shape of equal sizes hides a
 //! transposition, an even split hides a wrong offset, positive values hide a wrong sign.
 
-use dtensor_layout::{DType, Layout, Mesh, Placement, ReduceOp};
+use dtensor_layout::{DType, Layout, Mesh, Placement, ReduceOp, TorchPlacement};
 use proptest::{prelude::*, sample::select};
 
 /// Shapes of up to `max_dims` dims of sizes from 0 to 8: most often all different, sometimes any.
@@ -50,25 +50,47 @@ pub fn placements(
     })
 }
 
-/// Layouts on at most `max_ranks` ranks; sometimes the axes cut a dim in another order than from
-/// left to right.
+/// Layouts on at most `max_ranks` ranks, as [`layout_of`] gives them.
 pub fn layout(dtype: DType, max_ranks: usize) -> impl Strategy<Value = Layout> {
-    (shape(4), mesh(max_ranks)).prop_flat_map(move |(shape, mesh)| {
-        let n_axes = mesh.n_axes();
-        let order = Just((0..n_axes).collect::<Vec<usize>>());
-        let order = prop_oneof![2 => order.clone(), 1 => order.prop_shuffle()];
-        (placements(n_axes, shape.len(), dtype), order).prop_map(move |(placements, order)| {
-            let axes_of = |dim| {
-                let cuts = |axis: &&usize| placements[**axis] == Placement::Shard(dim);
-                order.iter().filter(cuts).copied().collect::<Vec<usize>>()
-            };
-            let orders: Vec<(usize, Vec<usize>)> =
-                (0..shape.len()).map(|dim| (dim, axes_of(dim))).collect();
-            let orders: Vec<(usize, &[usize])> =
-                orders.iter().map(|(dim, axes)| (*dim, axes.as_slice())).collect();
-            Layout::with_order(&shape, dtype, &mesh, &placements, &orders).unwrap()
-        })
+    (shape(4), mesh(max_ranks)).prop_flat_map(move |(shape, mesh)| layout_of(shape, mesh, dtype))
+}
+
+/// Layouts of one tensor on one mesh; sometimes the axes cut a dim in another order than from left
+/// to right.
+pub fn layout_of(shape: Vec<usize>, mesh: Mesh, dtype: DType) -> impl Strategy<Value = Layout> {
+    let n_axes = mesh.n_axes();
+    let order = Just((0..n_axes).collect::<Vec<usize>>());
+    let order = prop_oneof![2 => order.clone(), 1 => order.prop_shuffle()];
+    (placements(n_axes, shape.len(), dtype), order).prop_map(move |(placements, order)| {
+        let axes_of = |dim| {
+            let cuts = |axis: &&usize| placements[**axis] == Placement::Shard(dim);
+            order.iter().filter(cuts).copied().collect::<Vec<usize>>()
+        };
+        let orders: Vec<(usize, Vec<usize>)> =
+            (0..shape.len()).map(|dim| (dim, axes_of(dim))).collect();
+        let orders: Vec<(usize, &[usize])> =
+            orders.iter().map(|(dim, axes)| (*dim, axes.as_slice())).collect();
+        Layout::with_order(&shape, dtype, &mesh, &placements, &orders).unwrap()
     })
+}
+
+/// As [`layout_of`], with PyTorch's strided shards among them.
+pub fn any_layout_of(shape: Vec<usize>, mesh: Mesh, dtype: DType) -> impl Strategy<Value = Layout> {
+    let factors = prop::collection::vec(1usize..5, mesh.n_axes());
+    let placements = placements(mesh.n_axes(), shape.len(), dtype);
+    let (same_shape, same_mesh) = (shape.clone(), mesh.clone());
+    let strided = (placements, factors).prop_map(move |(placements, factors)| {
+        let strided = |(placement, split_factor): (&Placement, &usize)| match *placement {
+            Placement::Shard(dim) => {
+                TorchPlacement::StridedShard { dim, split_factor: *split_factor }
+            }
+            other => other.into(),
+        };
+        let placements: Vec<TorchPlacement> =
+            placements.iter().zip(&factors).map(strided).collect();
+        Layout::from_torch(&same_shape, dtype, &same_mesh, &placements).unwrap()
+    });
+    prop_oneof![3 => layout_of(shape, mesh, dtype), 1 => strided]
 }
 
 /// `len` values of either sign that `dtype` holds exactly, and so small that sums and products of a
