@@ -91,6 +91,9 @@ impl Runner {
 
     /// Whether the calls of the ranks are compared before data moves, on MPI. (On threads they always
     /// are: it costs nothing there.) The default is `DTENSOR_CHECKS` (0 or 1), else on in debug builds.
+    ///
+    /// What it costs, measured with two processes on one host: 1.1 us per call (an all-reduce of 8
+    /// bytes takes 2.2 us instead of 1.1), and nothing that could be measured at 64 MiB.
     pub fn checks(self, checks: bool) -> Runner {
         Runner { checks: Some(checks), ..self }
     }

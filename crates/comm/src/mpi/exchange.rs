@@ -11,6 +11,18 @@ pub(super) struct Exchange {
     sends: Side,
     recv: *mut u8,
     receives: Side,
+    step: Step,
+}
+
+enum Step {
+    Post,
+    /// The messages are on their way; this rank's own piece is still to be copied.
+    Copy {
+        from: usize,
+        to: usize,
+        bytes: usize,
+    },
+    Over,
 }
 
 // SAFETY: As `Buffers`: the pointers are used by one thread at a time, whoever progresses the call.
@@ -68,14 +80,34 @@ impl Exchange {
     }
 
     fn new(buffers: &Buffers, sends: Side, receives: Side) -> Exchange {
-        Exchange { send: buffers.send, sends, recv: buffers.recv, receives }
+        Exchange { send: buffers.send, sends, recv: buffers.recv, receives, step: Step::Post }
     }
 
-    /// Posts the round and copies this rank's own piece.
+    /// # Safety
+    /// As [`Plan::advance`](super::plan::Plan::advance).
+    pub(super) unsafe fn advance(&mut self, post: &mut Post<'_>) -> Result<bool, Trouble> {
+        if !matches!(self.step, Step::Post) {
+            return Ok(false);
+        }
+        // SAFETY: Handed on.
+        unsafe { self.post(post) }?;
+        Ok(true)
+    }
+
+    /// Copies this rank's own piece. Not done before the first look for messages: where they are
+    /// fetched by the network they travel meanwhile.
     ///
     /// # Safety
     /// As [`Plan::advance`](super::plan::Plan::advance).
-    pub(super) unsafe fn post(&self, post: &mut Post<'_>) -> Result<(), Trouble> {
+    pub(super) unsafe fn meanwhile(&mut self) {
+        if let Step::Copy { from, to, bytes } = self.step {
+            // SAFETY: Both pieces lie within their buffers, are equally long and do not overlap.
+            unsafe { ptr::copy_nonoverlapping(self.send.add(from), self.recv.add(to), bytes) };
+            self.step = Step::Over;
+        }
+    }
+
+    unsafe fn post(&mut self, post: &mut Post<'_>) -> Result<(), Trouble> {
         let (rank, size) = (post.group.rank, post.group.size());
         // Everybody begins with the next rank, so that not all send to rank 0 first.
         for distance in 1..size {
@@ -96,8 +128,7 @@ impl Exchange {
             // Only the counts of all_to_all_v can disagree with themselves.
             return Err(Trouble::WrongLength { from: post.group.members[rank], got, expected });
         }
-        // SAFETY: Both pieces lie within their buffers, are equally long and do not overlap.
-        unsafe { ptr::copy_nonoverlapping(self.send.add(from), self.recv.add(to), got) };
+        self.step = Step::Copy { from, to, bytes: got };
         Ok(())
     }
 }

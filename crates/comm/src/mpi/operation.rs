@@ -92,10 +92,14 @@ impl Operation {
             return Err(self.explain(trouble));
         }
         loop {
-            match self.transfers.progress(engine, self.current_lane(engine)) {
-                Ok(true) => {}
-                Ok(false) => return self.notice_departures(engine).map(|()| false),
+            let round_is_over = match self.transfers.progress(engine, self.current_lane(engine)) {
+                Ok(over) => over,
                 Err(trouble) => return Err(self.explain(trouble)),
+            };
+            // SAFETY: The promise that `begin` was given.
+            unsafe { self.plan.meanwhile() };
+            if !round_is_over {
+                return self.notice_departures(engine).map(|()| false);
             }
             if self.stage == Stage::Check {
                 if self.check.as_ref().is_some_and(|check| !check.agree()) {

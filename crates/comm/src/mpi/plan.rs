@@ -118,17 +118,24 @@ impl Plan {
                     *self = Plan::Nothing;
                     Ok(true)
                 }
-                Plan::Exchange(plan) => {
-                    plan.post(post)?;
-                    *self = Plan::Nothing;
-                    Ok(true)
-                }
+                Plan::Exchange(plan) => plan.advance(post),
                 Plan::Barrier(plan) => plan.advance(post),
                 Plan::Broadcast(plan) => plan.advance(post),
                 Plan::ReduceScatter(plan) => plan.advance(post),
                 Plan::AllReduce(plan) => plan.advance(post),
                 Plan::Native(plan) => plan.advance(post),
             }
+        }
+    }
+
+    /// Does local work that need not wait for the messages of the current round.
+    ///
+    /// # Safety
+    /// As [`advance`](Plan::advance).
+    pub(super) unsafe fn meanwhile(&mut self) {
+        if let Plan::Exchange(plan) = self {
+            // SAFETY: Handed on.
+            unsafe { plan.meanwhile() };
         }
     }
 
