@@ -148,13 +148,18 @@ fn collect<T>(
             RankEnd::Failed { error, recorder } => failures.push((first_rank + i, error, recorder)),
         }
     }
-    if failures.is_empty() {
+    // Where all ranks are ours, how they ended says it all. A process that is one of several knows of
+    // the others by the first cause: there is one if any of them failed.
+    if failures.is_empty() && (values.len() == size || first.is_none()) {
         return Ok(values);
     }
     let (blamed, cause) = match first {
         Some(FirstCause { rank, error }) => (rank, error),
         None => (first_rank, CommError::CannotRun("a rank ended without a result".into())),
     };
+    if failures.is_empty() {
+        return Err(RunError::new(blamed, size, cause, None, String::new()));
+    }
     // The rank that the first cause came from, if it is one of ours, else the first that failed.
     let at = failures.iter().position(|(rank, ..)| *rank == blamed).unwrap_or(0);
     let (rank, error, recorder) = failures.swap_remove(at);

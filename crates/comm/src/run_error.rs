@@ -72,7 +72,11 @@ impl fmt::Display for RunError {
             write!(f, "\n  caused by: {error}")?;
             source = error.source();
         }
-        write!(f, "\nlast calls of rank {rank}:\n{recorder}")
+        match recorder.as_str() {
+            // A rank of another process, which prints its own.
+            "" => Ok(()),
+            recorder => write!(f, "\nlast calls of rank {rank}:\n{recorder}"),
+        }
     }
 }
 

@@ -5,6 +5,10 @@ use std::ptr;
 use super::{pieces::Pieces, plan::Post, transfer::Trouble};
 use crate::{call::Counts, transport::Buffers};
 
+/// Memory is copied in blocks of this size: a single copy of many megabytes goes around the cache,
+/// which makes an all_gather of 64 MiB some 3 % slower.
+const COPY_BYTES: usize = 128 << 10;
+
 /// One such call.
 pub(super) struct Exchange {
     send: *const u8,
@@ -101,8 +105,14 @@ impl Exchange {
     /// As [`Plan::advance`](super::plan::Plan::advance).
     pub(super) unsafe fn meanwhile(&mut self) {
         if let Step::Copy { from, to, bytes } = self.step {
-            // SAFETY: Both pieces lie within their buffers, are equally long and do not overlap.
-            unsafe { ptr::copy_nonoverlapping(self.send.add(from), self.recv.add(to), bytes) };
+            for done in (0..bytes).step_by(COPY_BYTES) {
+                let now = COPY_BYTES.min(bytes - done);
+                // SAFETY: Both pieces lie within their buffers, have `bytes` bytes and do not overlap.
+                unsafe {
+                    let (from, to) = (self.send.add(from + done), self.recv.add(to + done));
+                    ptr::copy_nonoverlapping(from, to, now);
+                }
+            }
             self.step = Step::Over;
         }
     }

@@ -43,7 +43,8 @@
 //!    testing, which they do until all have acknowledged the end. If it does not, the sender is dead, which
 //!    is fine if we know it (4. above). Else a pending call leaks its buffers, and a blocking call, which
 //!    has only borrowed them, has no way out but `MPI_Abort`.
-//! 3. *It is being sent and has been matched.* The same, for the sender.
+//! 3. *It is being sent and has been matched.* The transfer completes likewise. If the receiver does not
+//!    answer, data may still leave the buffer while we call MPI, so this rank does not call it any more.
 //! 4. *It is being sent and has not been matched.* Data leaves it only when a receiver matches the message.
 //!    A failing rank tells all others that its world has ended, and each of them answers with the same
 //!    notice when it has stopped taking messages; then nobody will. A rank that does not answer in time is
@@ -51,7 +52,22 @@
 //!    anything.
 //!
 //! So after a failure every rank waits a moment ([`withdraw`]) for the others to acknowledge, inside of
-//! the call that failed, and then makes no more use of MPI but to say good-bye.
+//! the call that failed, and then makes no more use of MPI but, in cases other than 3., to say good-bye.
+//!
+//! # What it costs
+//!
+//! Two ranks on one host of two cores (Open MPI 4.1.4, shared memory), against the blocking function of
+//! MPI, minimum of 7, in us. With 64 MiB the differences of all_gather and all_to_all are noise.
+//!
+//! | | all_gather | all_to_all | all_reduce | reduce_scatter |
+//! |---|---|---|---|---|
+//! | 64 MiB, MPI | 11,500 | 11,500 | 37,000 | 64,000 |
+//! | 64 MiB, here, with or without checks | 11,500 | 11,500 | 16,500 | 12,000 |
+//! | 8 bytes, MPI | 0.3 | 0.3 | 0.3 | 0.3 |
+//! | 8 bytes, here, without checks | 1.0 | 1.0 | 1.2 | 1.1 |
+//! | 8 bytes, here, with checks | 2.1 | 2.3 | 2.4 | 2.5 |
+//!
+//! A check is one message of 256 bytes to each member of the group.
 //!
 //! # The end of the process
 //!

@@ -119,8 +119,11 @@ fn run_fault(fault: &Fault) -> ExitCode {
         }
         verdict
     };
-    // The error that ends the run is what the ranks have judged already.
-    let _ = runner().deadline(FAULT_DEADLINE).run(body);
+    let ended = runner().deadline(FAULT_DEADLINE).run(body);
+    // What the error says, the ranks have judged already; but a run that lost a rank must have one.
+    if fault.loses_last_rank && ended.is_ok() {
+        return fail("the run ended well though a rank was lost");
+    }
     if failed.into_inner() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
