@@ -41,9 +41,11 @@ const FAULT_LIMIT: Duration = Duration::from_secs(2 * 60);
 
 pub fn run(report: &mut Report, ranks: &[usize]) -> Result<()> {
     let suite = report.step("build of mpi-suite", build_suite)?;
+    let settings = report.step("build of comm's tests, mpi", build_settings_tests)?;
     let launcher = Launcher::detect()?;
     for &n in ranks {
         report.step(&format!("mpi-suite, {n} ranks"), || run_suite(&launcher, &suite, n))?;
+        report.step(&format!("comm's tests, {n} ranks"), || run_tests(&launcher, &settings, n))?;
     }
     for fault in report.step("list of faults", || list_faults(&suite))? {
         report.step(&format!("fault {}", fault.name), || run_fault(&launcher, &suite, &fault))?;
@@ -58,15 +60,34 @@ struct Fault {
 }
 
 fn build_suite() -> Result<PathBuf> {
-    let mut command = checks::cargo(&["build", "--package", "dtensor-testing"]);
-    command.args(["--bin", SUITE, "--features", "mpi"]);
+    build(&["build", "--package", "dtensor-testing", "--bin", SUITE], SUITE)
+}
+
+/// What depends on the settings of the MPI world: an ordinary test program, whose ranks are
+/// processes if mpirun starts it.
+fn build_settings_tests() -> Result<PathBuf> {
+    build(&["test", "--no-run", "--package", "dtensor-comm", "--test", "mpi"], "mpi")
+}
+
+/// Builds a program with the feature `mpi`; cargo may add `-` and a hash to its name.
+fn build(arguments: &[&str], name: &str) -> Result<PathBuf> {
+    let mut command = checks::cargo(arguments);
+    command.args(["--features", "mpi"]);
     // Asking cargo where the binary is holds for any target directory and any configured target.
     command.arg("--message-format=json-render-diagnostics");
     let messages = process::run_checked(&mut command, checks::LIMIT, Output::CollectStdout)?;
     messages
         .iter()
-        .find_map(|message| executable(message))
-        .ok_or_else(|| Error::new("cargo built mpi-suite but did not say where"))
+        .find_map(|message| executable(message, name))
+        .ok_or_else(|| Error::new(format!("cargo built {name} but did not say where")))
+}
+
+/// The tests one after the other: the ranks must make the same calls in the same order.
+fn run_tests(launcher: &Launcher, tests: &Path, ranks: usize) -> Result<()> {
+    let mut command = launcher.command(ranks);
+    command.arg(tests).arg("--test-threads=1");
+    // Their lines come mixed, so only mpirun's exit code says that all ranks have passed.
+    process::run_checked(&mut command, SUITE_LIMIT, Output::Show).map(drop)
 }
 
 fn run_suite(launcher: &Launcher, suite: &Path, ranks: usize) -> Result<()> {
@@ -106,13 +127,17 @@ fn run_fault(launcher: &Launcher, suite: &Path, fault: &Fault) -> Result<()> {
     verdict
 }
 
-/// The path in one of cargo's messages, if it is about the suite. One field does not make a JSON
+/// The path in one of cargo's messages, if it is about this program. One field does not make a JSON
 /// parser worth its compile time.
-fn executable(message: &str) -> Option<PathBuf> {
+fn executable(message: &str, name: &str) -> Option<PathBuf> {
     let (_, rest) = message.split_once(r#""executable":""#)?;
     let (path, _) = rest.split_once('"')?;
     let path = PathBuf::from(path);
-    (path.file_stem()? == SUITE).then_some(path)
+    let stem = path.file_stem()?.to_str()?;
+    let rest = stem.strip_prefix(name)?;
+    let is_hash =
+        rest.strip_prefix('-').is_some_and(|hash| hash.chars().all(|c| c.is_ascii_hexdigit()));
+    (rest.is_empty() || is_hash).then_some(path)
 }
 
 /// A suite has passed when exactly one rank said so and at least one case ran. Several summaries
@@ -194,9 +219,13 @@ mod tests {
         let library = r#"{"reason":"compiler-artifact","executable":null,"fresh":true}"#;
         let other = r#"{"reason":"compiler-artifact","executable":"/t/debug/build-script"}"#;
         let binary = r#"{"reason":"compiler-artifact","executable":"/t/debug/mpi-suite"}"#;
-        assert_eq!(executable(library), None);
-        assert_eq!(executable(other), None);
-        assert_eq!(executable(binary), Some(PathBuf::from("/t/debug/mpi-suite")));
+        let test = r#"{"reason":"compiler-artifact","executable":"/t/debug/deps/mpi-03af"}"#;
+        for message in [library, other, test] {
+            assert_eq!(executable(message, "mpi-suite"), None);
+        }
+        assert_eq!(executable(binary, "mpi-suite"), Some(PathBuf::from("/t/debug/mpi-suite")));
+        assert_eq!(executable(test, "mpi"), Some(PathBuf::from("/t/debug/deps/mpi-03af")));
+        assert_eq!(executable(binary, "mpi"), None);
     }
 
     #[track_caller]
