@@ -37,7 +37,7 @@ const FAULT_RANKS: usize = 3;
 
 const SUITE: &str = "mpi-suite";
 const SUITE_LIMIT: Duration = Duration::from_secs(5 * 60);
-const FAULT_LIMIT: Duration = Duration::from_secs(2 * 60);
+const FAULT_LIMIT: Duration = Duration::from_secs(60);
 
 pub fn run(report: &mut Report, ranks: &[usize]) -> Result<()> {
     let suite = report.step("build of mpi-suite", build_suite)?;
@@ -116,11 +116,13 @@ fn list_faults(suite: &Path) -> Result<Vec<Fault>> {
 fn run_fault(launcher: &Launcher, suite: &Path, fault: &Fault) -> Result<()> {
     let mut command = launcher.fault_command(FAULT_RANKS, &fault.extra_flags);
     command.arg(suite).args(["--fault", &fault.name]);
-    let ended = process::run(&mut command, FAULT_LIMIT, Output::Collect)?;
-    let verdict = judge_fault(&fault.name, &ended.lines, FAULT_RANKS);
+    // Nor does mpirun's end count. Where it keeps survivors it sometimes does not notice that they are
+    // gone; what matters is that every rank has said its word, and with it that it did not hang.
+    let (_, lines) = process::run_within(&mut command, FAULT_LIMIT, Output::Collect)?;
+    let verdict = judge_fault(&fault.name, &lines, FAULT_RANKS);
     if verdict.is_err() {
         // Panics and errors are what a fault is made of; they are shown only where they explain.
-        for line in &ended.lines {
+        for line in &lines {
             println!("    {line}");
         }
     }

@@ -38,21 +38,7 @@ pub struct Ended {
 /// Runs `command` to its end, without standard input. Not starting and not ending are errors; an
 /// exit code other than 0 is an answer.
 pub fn run(command: &mut Command, limit: Duration, output: Output) -> Result<Ended> {
-    let stderr = if output == Output::Collect { Stdio::piped() } else { Stdio::inherit() };
-    let stdout = if output == Output::Show { Stdio::inherit() } else { Stdio::piped() };
-    let shown = show(command);
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(stdout)
-        .stderr(stderr)
-        .spawn()
-        .map_err(|error| Error::new(format!("cannot start `{shown}`: {error}")))?;
-
-    let mut collector = Collector::new(output == Output::ShowAndCollectStdout);
-    collector.read(child.stdout.take());
-    collector.read(child.stderr.take());
-    let status = wait(&mut child, limit, GRACE);
-    let lines = collector.finish();
+    let (status, lines) = run_within(command, limit, output)?;
     match status {
         Ok(status) => Ok(Ended { status, lines }),
         Err(reason) => {
@@ -60,9 +46,30 @@ pub fn run(command: &mut Command, limit: Duration, output: Output) -> Result<End
                 // Nobody will see these lines otherwise, and they are all there is to go by.
                 lines.iter().for_each(|line| println!("    {line}"));
             }
-            Err(Error::new(format!("`{shown}` {reason}")))
+            Err(Error::new(format!("`{}` {reason}", show(command))))
         }
     }
+}
+
+/// How a child ended, or why it had to be stopped, and what it said until then.
+type EndAndLines = (std::result::Result<ExitStatus, String>, Vec<String>);
+
+/// As [`run`], where not ending within the limit is an answer too.
+pub fn run_within(command: &mut Command, limit: Duration, output: Output) -> Result<EndAndLines> {
+    let stderr = if output == Output::Collect { Stdio::piped() } else { Stdio::inherit() };
+    let stdout = if output == Output::Show { Stdio::inherit() } else { Stdio::piped() };
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(stdout)
+        .stderr(stderr)
+        .spawn()
+        .map_err(|error| Error::new(format!("cannot start `{}`: {error}", show(command))))?;
+
+    let mut collector = Collector::new(output == Output::ShowAndCollectStdout);
+    collector.read(child.stdout.take());
+    collector.read(child.stderr.take());
+    let status = wait(&mut child, limit, GRACE);
+    Ok((status, collector.finish()))
 }
 
 /// As [`run`], where an exit code other than 0 is an error too.
