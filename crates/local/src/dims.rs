@@ -1,0 +1,37 @@
+//! Shapes and strides, without an allocation for up to six dims.
+
+use smallvec::SmallVec;
+
+use crate::{DType, LocalError, Result};
+
+/// One number per dim.
+pub(crate) type Dims<T = usize> = SmallVec<[T; 6]>;
+
+/// Number of elements of a shape, checked so that their bytes fit into a buffer.
+pub(crate) fn numel(op: &'static str, shape: &[usize], dtype: DType) -> Result<usize> {
+    let too_large = || LocalError::TooLarge { op, shape: shape.to_vec(), dtype };
+    if shape.contains(&0) {
+        return Ok(0);
+    }
+    let numel =
+        shape.iter().try_fold(1usize, |n, size| n.checked_mul(*size)).ok_or_else(too_large)?;
+    let bytes = numel.checked_mul(dtype.size()).filter(|bytes| isize::try_from(*bytes).is_ok());
+    bytes.map(|_| numel).ok_or_else(too_large)
+}
+
+/// The strides of consecutive elements, the last dim varying fastest.
+pub(crate) fn contiguous_strides(shape: &[usize]) -> Dims<isize> {
+    let mut strides: Dims<isize> = SmallVec::from_elem(1, shape.len());
+    for dim in (1..shape.len()).rev() {
+        // An empty tensor has no elements to be apart; 1 keeps the numbers small.
+        strides[dim - 1] = strides[dim] * shape[dim].max(1) as isize;
+    }
+    strides
+}
+
+/// The dim that may count from the end.
+pub(crate) fn normal_dim(op: &'static str, dim: isize, shape: &[usize]) -> Result<usize> {
+    let counted = if dim < 0 { dim.checked_add_unsigned(shape.len()) } else { Some(dim) };
+    let normal = counted.and_then(|dim| usize::try_from(dim).ok()).filter(|dim| *dim < shape.len());
+    normal.ok_or_else(|| LocalError::DimOutOfRange { op, dim, shape: shape.to_vec() })
+}

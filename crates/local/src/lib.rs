@@ -1,0 +1,51 @@
+//! Dense tensors in the memory of one rank: dtypes, views, kernels, a buffer pool.
+//!
+//! ```
+//! use dtensor_local::{DType, Tensor};
+//!
+//! let a = Tensor::from_vec(vec![1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3])?;
+//! let t = a.transpose(0, 1)?;             // a view: nothing is copied
+//! assert_eq!(t.shape(), [3, 2]);
+//! assert_eq!(t.to_vec::<f32>()?, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+//! assert_eq!(t.narrow(0, 1, 2)?.select(1, -1)?.to_vec::<f32>()?, [5.0, 6.0]);
+//!
+//! // A tensor without data, for dry runs: shapes only.
+//! let meta = Tensor::meta(&[1 << 20, 1 << 20], DType::Bf16)?;
+//! assert_eq!(meta.transpose(0, 1)?.shape(), [1 << 20, 1 << 20]);
+//! # Ok::<(), dtensor_local::LocalError>(())
+//! ```
+//!
+//! # Trade-offs
+//!
+//! * A tensor is an immutable value: clones and views share its memory. What writes in place
+//!   ([`Tensor::as_mut_slice`]) copies first if somebody else can see it.
+//! * Buffers come from a pool and go back to it ([`pool_stats`], [`set_pool_limit`], [`trim_pool`]):
+//!   memory that a program has used once stays with it, up to a limit.
+//! * Nothing communicates here, and nothing knows of a placement.
+
+// Kernels read and write raw memory. The arguments stand beside each block.
+#![allow(unsafe_code)]
+
+mod copy;
+mod dims;
+mod display;
+mod elementwise;
+mod error;
+mod indexing;
+mod matmul;
+pub mod nn;
+mod pool;
+pub mod random;
+mod reduce;
+mod simd;
+mod storage;
+mod tensor;
+mod threads;
+mod views;
+
+pub use dtensor_dtype::{DType, Element, bf16, f16};
+pub use elementwise::{Scalar, promote};
+pub use error::{LocalError, Result};
+pub use pool::{ALIGN, PoolStats, pool_stats, set_pool_limit, trim_pool};
+pub use tensor::Tensor;
+pub use threads::{set_threads, threads};

@@ -1,0 +1,164 @@
+//! Products of matrices: of one dtype, with strides as they come, nothing copied that need not be.
+//!
+//! | dtype | how |
+//! |---|---|
+//! | `f32`, `f64` | the crate `gemm` |
+//! | `bf16`, `f16` | widened to `f32` block by block, summed there, rounded once |
+//! | `i64`, `i32`, `u8` | wrapping around, as PyTorch's |
+//! | `bool` | an error, as in PyTorch |
+//!
+//! No sum is divided among threads, so results do not depend on how many there are.
+
+mod batch;
+mod einsum;
+mod equation;
+mod half;
+mod integer;
+mod matrix;
+mod number;
+mod real;
+
+use batch::{add_product, check_dtypes, product};
+use number::Scale;
+
+use crate::{LocalError, Result, Tensor, dims::Dims};
+
+impl Tensor {
+    /// The matrix product, by the rules of `torch.matmul`: the last two dims are matrices, those before
+    /// are broadcast; a single dim is a row on the left and a column on the right, and disappears.
+    ///
+    /// ```
+    /// # use dtensor_local::Tensor;
+    /// let a = Tensor::from_vec(vec![1.0_f32, 2.0, 3.0, 4.0], &[2, 2])?;
+    /// let x = Tensor::from_vec(vec![1.0_f32, -1.0], &[2])?;
+    /// assert_eq!(a.matmul(&x)?.to_vec::<f32>()?, [-1.0, -1.0]);
+    /// assert_eq!(a.matmul(&a.transpose(0, 1)?)?.to_vec::<f32>()?, [5.0, 11.0, 11.0, 25.0]);
+    /// # Ok::<(), dtensor_local::LocalError>(())
+    /// ```
+    pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
+        let op = "matmul";
+        check_dtypes(op, self, other)?;
+        match (self.n_dims(), other.n_dims()) {
+            (0, _) | (_, 0) => Err(mismatch(op, self, other, "a scalar is no matrix; use mul")),
+            (2, 2) => self.matrix_product(op, other),
+            (left, right) => {
+                let a = if left == 1 { self.unsqueeze(0)? } else { self.clone() };
+                let b = if right == 1 { other.unsqueeze(1)? } else { other.clone() };
+                let (a, b, mut shape) = broadcast_batch(op, &a, &b)?;
+                if left == 1 {
+                    shape.remove(shape.len() - 2);
+                }
+                if right == 1 {
+                    shape.pop();
+                }
+                product(op, &a, &b, &shape)
+            }
+        }
+    }
+
+    /// The product of two matrices.
+    pub fn mm(&self, other: &Tensor) -> Result<Tensor> {
+        match (self.n_dims(), other.n_dims()) {
+            (2, 2) => self.matrix_product("mm", other),
+            _ => Err(mismatch("mm", self, other, "both need two dims; use matmul for others")),
+        }
+    }
+
+    /// The products of two batches of matrices, `[b, m, k]` and `[b, k, n]`, without broadcasting.
+    pub fn bmm(&self, other: &Tensor) -> Result<Tensor> {
+        let op = "bmm";
+        match (self.shape(), other.shape()) {
+            ([a_batch, m, k], [b_batch, b_rows, n]) if a_batch == b_batch && k == b_rows => {
+                product(op, self, other, &[*a_batch, *m, *n])
+            }
+            _ => Err(mismatch(op, self, other, "give [b, m, k] and [b, k, n]; matmul broadcasts")),
+        }
+    }
+
+    /// `beta * self + alpha * (a b)` for two matrices; `self` is broadcast to the shape of the product.
+    /// With `beta` 0 the values of `self` do not matter, not even NaN.
+    ///
+    /// For integers the factors must be whole numbers.
+    pub fn addmm(&self, a: &Tensor, b: &Tensor, beta: f64, alpha: f64) -> Result<Tensor> {
+        let op = "addmm";
+        let ([m, k], [b_rows, n]) = (a.shape(), b.shape()) else {
+            return Err(mismatch(op, a, b, "both need two dims"));
+        };
+        if k != b_rows {
+            return Err(mismatch(op, a, b, INNER));
+        }
+        let shape = [*m, *n];
+        let kept = self.expand(&shape).map_err(|_| LocalError::ShapeMismatch {
+            op,
+            from: self.shape().to_vec(),
+            to: shape.to_vec(),
+            why: "what is added must broadcast to the product",
+        })?;
+        for (name, factor) in [("beta", beta), ("alpha", alpha)] {
+            if !a.dtype().is_float() && factor.fract() != 0.0 {
+                let (got, want) = (factor.to_string(), "a whole number for integers");
+                return Err(LocalError::BadNumber { op, name, got, want });
+            }
+        }
+        let scale = Scale { product: alpha, kept: (beta != 0.0).then_some(beta) };
+        add_product(op, a, b, &kept, scale)
+    }
+
+    /// The sum of the products of two vectors, without dims.
+    pub fn dot(&self, other: &Tensor) -> Result<Tensor> {
+        match (self.shape(), other.shape()) {
+            ([a], [b]) if a == b => product("dot", &self.unsqueeze(0)?, &other.unsqueeze(1)?, &[]),
+            _ => Err(mismatch("dot", self, other, "both need one dim of the same size")),
+        }
+    }
+
+    /// All products of an element of one vector and one of another: `[m]` and `[n]` give `[m, n]`.
+    pub fn outer(&self, other: &Tensor) -> Result<Tensor> {
+        match (self.shape(), other.shape()) {
+            ([m], [n]) => product("outer", &self.unsqueeze(1)?, &other.unsqueeze(0)?, &[*m, *n]),
+            _ => Err(mismatch("outer", self, other, "both need one dim; reshape them first")),
+        }
+    }
+
+    /// For two dims each; the common case has no batch to think about.
+    fn matrix_product(&self, op: &'static str, other: &Tensor) -> Result<Tensor> {
+        let (a, b) = (self.shape(), other.shape());
+        if a[1] != b[0] {
+            return Err(mismatch(op, self, other, INNER));
+        }
+        product(op, self, other, &[a[0], b[1]])
+    }
+}
+
+const INNER: &str =
+    "the last dim of the first and the dim before the last of the second must be equal";
+
+/// Two tensors of at least two dims with the same batch dims, and the shape of their product.
+fn broadcast_batch(op: &'static str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor, Dims)> {
+    let (a_batch, a_matrix) = a.shape().split_at(a.n_dims() - 2);
+    let (b_batch, b_matrix) = b.shape().split_at(b.n_dims() - 2);
+    if a_matrix[1] != b_matrix[0] {
+        return Err(mismatch(op, a, b, INNER));
+    }
+    let n_batch = a_batch.len().max(b_batch.len());
+    let mut batch = Dims::new();
+    for dim in 0..n_batch {
+        let size =
+            |sizes: &[usize]| (dim + sizes.len()).checked_sub(n_batch).map_or(1, |dim| sizes[dim]);
+        batch.push(match (size(a_batch), size(b_batch)) {
+            (a, b) if a == b => a,
+            (1, size) | (size, 1) => size,
+            _ => return Err(mismatch(op, a, b, "the dims before the matrices must broadcast")),
+        });
+    }
+    let with = |rows: usize, columns: usize| -> Dims {
+        batch.iter().copied().chain([rows, columns]).collect()
+    };
+    let a_shape = with(a_matrix[0], a_matrix[1]);
+    let b_shape = with(b_matrix[0], b_matrix[1]);
+    Ok((a.expand(&a_shape)?, b.expand(&b_shape)?, with(a_matrix[0], b_matrix[1])))
+}
+
+fn mismatch(op: &'static str, a: &Tensor, b: &Tensor, why: &'static str) -> LocalError {
+    LocalError::ShapeMismatch { op, from: a.shape().to_vec(), to: b.shape().to_vec(), why }
+}

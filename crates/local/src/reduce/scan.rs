@@ -1,0 +1,129 @@
+//! Running sums, products and logarithms of sums along a dim.
+
+use smallvec::SmallVec;
+
+use super::{
+    arrange::lenient_dim,
+    error::only_floats,
+    number::{Number, Real, Wide, by_float, by_number},
+};
+use crate::{Element, Result, Tensor, threads::for_pieces_of};
+
+/// Elements that are worth a hand-over to another thread.
+const GRAIN: usize = 1 << 15;
+
+impl Tensor {
+    /// Running sums along a dim. Integers and bools give `i64` and wrap; floats keep their dtype and are
+    /// added in `f64`, so that each result is rounded once.
+    pub fn cumsum(&self, dim: isize) -> Result<Tensor> {
+        let lines = Lines::of("cumsum", self, dim)?;
+        if self.dtype().is_float() {
+            return by_float!(self.dtype(), T => lines.scan("cumsum", 0.0, |sum, x: T| sum + x.wide().double(), rounded::<T>));
+        }
+        by_number!(self.dtype(), T => lines.scan("cumsum", 0, |sum: i64, x: T| sum.wrapping_add(integer(x)), |sum| sum))
+    }
+
+    /// Running products along a dim, as [`Tensor::cumsum`].
+    pub fn cumprod(&self, dim: isize) -> Result<Tensor> {
+        let lines = Lines::of("cumprod", self, dim)?;
+        if self.dtype().is_float() {
+            return by_float!(self.dtype(), T => lines.scan("cumprod", 1.0, |product, x: T| product * x.wide().double(), rounded::<T>));
+        }
+        by_number!(self.dtype(), T => lines.scan("cumprod", 1, |product: i64, x: T| product.wrapping_mul(integer(x)), |product| product))
+    }
+
+    /// The logarithms of running sums of exponentials along a dim; of floats only.
+    pub fn logcumsumexp(&self, dim: isize) -> Result<Tensor> {
+        only_floats("logcumsumexp", self)?;
+        let lines = Lines::of("logcumsumexp", self, dim)?;
+        let start = (f64::NEG_INFINITY, 0.0);
+        by_float!(self.dtype(), T => lines.scan(
+            "logcumsumexp",
+            start,
+            |acc, x: T| add_exponential(acc, x.wide().double()),
+            |(max, sum): (f64, f64)| rounded::<T>(max + sum.ln()),
+        ))
+    }
+}
+
+/// The lines of a tensor along a dim: its elements as `outer x n x inner`.
+pub(super) struct Lines {
+    x: Tensor,
+    n: usize,
+    pub inner: usize,
+}
+
+impl Lines {
+    pub fn of(op: &'static str, x: &Tensor, dim: isize) -> Result<Lines> {
+        let dim = lenient_dim(op, dim, x.shape())?;
+        let n = x.shape().get(dim).copied().unwrap_or(1);
+        let inner = x.shape().iter().skip(dim + 1).fold(1, |n: usize, m| n.saturating_mul(*m));
+        Ok(Lines { x: x.contiguous(), n, inner })
+    }
+
+    /// A tensor of the same shape, of which `fill` writes a block of `n x inner` per outer index, given
+    /// the same block of the operand.
+    pub fn write<T: Element, U: Element>(
+        &self,
+        op: &'static str,
+        fill: impl Fn(&[T], &mut [U]) + Sync,
+    ) -> Result<Tensor> {
+        if self.x.is_meta() {
+            return Tensor::meta(self.x.shape(), U::DTYPE);
+        }
+        let x = self.x.as_slice::<T>()?;
+        let block = self.n.saturating_mul(self.inner);
+        Tensor::write(op, self.x.shape(), |out: &mut [U]| {
+            if out.is_empty() {
+                return;
+            }
+            for_pieces_of(out, block, GRAIN.div_ceil(block), |outers, out| {
+                for (outer, out) in outers.zip(out.chunks_mut(block)) {
+                    fill(&x[outer * block..(outer + 1) * block], out);
+                }
+            });
+        })
+    }
+
+    /// Steps along every line, from `start`; each state gives a result.
+    fn scan<T: Element, U: Element, S: Copy + Sync>(
+        &self,
+        op: &'static str,
+        start: S,
+        step: impl Fn(S, T) -> S + Sync,
+        result: impl Fn(S) -> U + Sync,
+    ) -> Result<Tensor> {
+        self.write(op, |x: &[T], out: &mut [U]| {
+            // All lines of a block at once, in the order of memory.
+            let mut states: SmallVec<[S; 16]> = SmallVec::from_elem(start, self.inner);
+            for (x, out) in x.chunks(self.inner).zip(out.chunks_mut(self.inner)) {
+                for ((state, x), out) in states.iter_mut().zip(x).zip(out) {
+                    *state = step(*state, *x);
+                    *out = result(*state);
+                }
+            }
+        })
+    }
+}
+
+/// A running sum of exponentials: the largest exponent, and the sum with that taken out.
+fn add_exponential((max, sum): (f64, f64), x: f64) -> (f64, f64) {
+    if x.is_nan() || max.is_nan() {
+        (f64::NAN, f64::NAN)
+    } else if x == f64::NEG_INFINITY || max == f64::INFINITY {
+        (max, sum)
+    } else if x > max {
+        (x, if x == f64::INFINITY { 1.0 } else { sum * (max - x).exp() + 1.0 })
+    } else {
+        (max, sum + (x - max).exp())
+    }
+}
+
+fn rounded<T: Number<Wide: Real>>(value: f64) -> T {
+    T::narrow(T::Wide::of(value))
+}
+
+/// An integer or bool as `i64`.
+fn integer<T: Number>(x: T) -> i64 {
+    x.wide().as_integer()
+}

@@ -1,0 +1,105 @@
+//! Sharing work among threads, such that results do not depend on how many there are.
+
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use rayon::prelude::*;
+
+/// 0 until it is first asked for.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// How many threads kernels use: what [`set_threads`] said, else `DTENSOR_THREADS`, else one per core.
+pub fn threads() -> usize {
+    match THREADS.load(Ordering::Relaxed) {
+        0 => {
+            let from_environment =
+                std::env::var("DTENSOR_THREADS").ok().and_then(|text| text.trim().parse().ok());
+            let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+            let threads = from_environment.filter(|threads| *threads > 0).unwrap_or_else(cores);
+            THREADS.store(threads, Ordering::Relaxed);
+            threads
+        }
+        threads => threads,
+    }
+}
+
+/// Sets how many threads kernels use from now on, at least one. Ranks that are threads of one process
+/// share its cores: each should get its part. Results do not change.
+pub fn set_threads(threads: usize) {
+    THREADS.store(threads.max(1), Ordering::Relaxed);
+}
+
+/// Calls `work` for pieces of `0..n` of `grain` indices each (the last may be shorter), in any order
+/// and on any thread. The pieces depend on `n` and `grain` alone, so a result that is put together
+/// piece by piece does not depend on the number of threads.
+pub(crate) fn for_pieces(n: usize, grain: usize, work: impl Fn(Range<usize>) + Sync) {
+    let grain = grain.max(1);
+    let n_pieces = n.div_ceil(grain);
+    let piece = |index: usize| index * grain..n.min((index + 1) * grain);
+    let threads = threads().min(n_pieces);
+    if threads <= 1 {
+        (0..n_pieces).for_each(|index| work(piece(index)));
+        return;
+    }
+    // One stretch of neighbouring pieces per thread: fewer hand-overs, and memory stays with its core.
+    let per_thread = n_pieces.div_ceil(threads);
+    (0..threads).into_par_iter().for_each(|thread| {
+        let stretch = thread * per_thread..n_pieces.min((thread + 1) * per_thread);
+        stretch.for_each(|index| work(piece(index)));
+    });
+}
+
+/// As [`for_pieces`], each piece with its own part of `out`, which is `width` times as long as `n`.
+pub(crate) fn for_pieces_of<T: Send>(
+    out: &mut [T],
+    width: usize,
+    grain: usize,
+    work: impl Fn(Range<usize>, &mut [T]) + Sync,
+) {
+    let (width, grain) = (width.max(1), grain.max(1));
+    let n = out.len() / width;
+    let n_pieces = n.div_ceil(grain);
+    let whole = &mut out[..n * width];
+    let threads = threads().min(n_pieces);
+    if threads <= 1 {
+        for (index, part) in whole.chunks_mut(grain * width).enumerate() {
+            work(index * grain..n.min((index + 1) * grain), part);
+        }
+        return;
+    }
+    let per_thread = n_pieces.div_ceil(threads);
+    whole.par_chunks_mut(per_thread * grain * width).enumerate().for_each(|(thread, stretch)| {
+        for (index, part) in stretch.chunks_mut(grain * width).enumerate() {
+            let first = (thread * per_thread + index) * grain;
+            work(first..n.min(first + grain), part);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn pieces_tile_the_range_whatever_the_number_of_threads() {
+        for (n, grain) in [(0, 4), (1, 4), (7, 3), (12, 3), (100, 1), (5, 0), (5, 100)] {
+            let seen = Mutex::new(Vec::new());
+            for_pieces(n, grain, |piece| seen.lock().unwrap().push((piece.start, piece.end)));
+            let mut seen = seen.into_inner().unwrap();
+            seen.sort_unstable();
+            let all: Vec<usize> = seen.iter().flat_map(|(start, end)| *start..*end).collect();
+            assert_eq!(all, (0..n).collect::<Vec<_>>());
+            let mut out = vec![0; n * 2];
+            for_pieces_of(&mut out, 2, grain, |piece, part| {
+                for (row, values) in piece.zip(part.chunks_mut(2)) {
+                    values.fill(row + 1);
+                }
+            });
+            assert!(out.iter().enumerate().all(|(i, value)| *value == i / 2 + 1), "{n} {grain}");
+        }
+    }
+}
