@@ -34,47 +34,65 @@ pub fn set_threads(threads: usize) {
 /// Calls `work` for pieces of `0..n` of `grain` indices each (the last may be shorter), in any order
 /// and on any thread. The pieces depend on `n` and `grain` alone, so a result that is put together
 /// piece by piece does not depend on the number of threads.
+#[inline]
 pub(crate) fn for_pieces(n: usize, grain: usize, work: impl Fn(Range<usize>) + Sync) {
     let grain = grain.max(1);
-    let n_pieces = n.div_ceil(grain);
-    let piece = |index: usize| index * grain..n.min((index + 1) * grain);
-    let threads = threads().min(n_pieces);
-    if threads <= 1 {
-        (0..n_pieces).for_each(|index| work(piece(index)));
+    if n <= grain {
+        if n > 0 {
+            work(0..n);
+        }
         return;
     }
-    // One stretch of neighbouring pieces per thread: fewer hand-overs, and memory stays with its core.
-    let per_thread = n_pieces.div_ceil(threads);
-    (0..threads).into_par_iter().for_each(|thread| {
-        let stretch = thread * per_thread..n_pieces.min((thread + 1) * per_thread);
-        stretch.for_each(|index| work(piece(index)));
-    });
+    share(n.div_ceil(grain), &|index| work(index * grain..n.min((index + 1) * grain)));
 }
 
 /// As [`for_pieces`], each piece with its own part of `out`, which is `width` times as long as `n`.
+#[inline]
 pub(crate) fn for_pieces_of<T: Send>(
     out: &mut [T],
     width: usize,
     grain: usize,
     work: impl Fn(Range<usize>, &mut [T]) + Sync,
 ) {
-    let (width, grain) = (width.max(1), grain.max(1));
+    let width = width.max(1);
     let n = out.len() / width;
-    let n_pieces = n.div_ceil(grain);
-    let whole = &mut out[..n * width];
-    let threads = threads().min(n_pieces);
+    let parts = Parts(out.as_mut_ptr());
+    for_pieces(n, grain, |piece| {
+        // SAFETY: Pieces do not overlap and lie within `0..n`, so their parts do neither and lie within
+        // `out`, which is borrowed for as long as this runs.
+        let part = unsafe { parts.part(piece.start * width, piece.len() * width) };
+        work(piece, part);
+    });
+}
+
+/// The start of a slice whose parts are given to several threads.
+struct Parts<T>(*mut T);
+
+// SAFETY: Threads get parts that do not overlap, of values that may be sent to them.
+unsafe impl<T: Send> Sync for Parts<T> {}
+
+impl<T> Parts<T> {
+    /// # Safety
+    /// The part lies within the slice, and no part that is in use overlaps it.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn part(&self, start: usize, length: usize) -> &mut [T] {
+        // SAFETY: As required of the caller.
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(start), length) }
+    }
+}
+
+/// Calls `work` with every number below `n`. Not generic: compiled once, where a parallel loop per
+/// kernel took more than half of the time to compile this crate.
+fn share(n: usize, work: &(dyn Fn(usize) + Sync)) {
+    let threads = threads().min(n);
     if threads <= 1 {
-        for (index, part) in whole.chunks_mut(grain * width).enumerate() {
-            work(index * grain..n.min((index + 1) * grain), part);
-        }
+        (0..n).for_each(work);
         return;
     }
-    let per_thread = n_pieces.div_ceil(threads);
-    whole.par_chunks_mut(per_thread * grain * width).enumerate().for_each(|(thread, stretch)| {
-        for (index, part) in stretch.chunks_mut(grain * width).enumerate() {
-            let first = (thread * per_thread + index) * grain;
-            work(first..n.min(first + grain), part);
-        }
+    // One stretch of neighbouring pieces per thread: fewer hand-overs, and memory stays with its core.
+    let per_thread = n.div_ceil(threads);
+    (0..threads).into_par_iter().for_each(|thread| {
+        (thread * per_thread..n.min((thread + 1) * per_thread)).for_each(work);
     });
 }
 
