@@ -40,6 +40,7 @@ impl DType {
     ];
 
     /// Bytes of one element.
+    #[inline]
     pub const fn size(self) -> usize {
         match self {
             DType::F64 | DType::I64 => 8,
@@ -50,6 +51,7 @@ impl DType {
     }
 
     /// Whether it is one of the four floating-point types.
+    #[inline]
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F32 | DType::F64 | DType::Bf16 | DType::F16)
     }

@@ -1,16 +1,16 @@
 //! Copying strided elements to consecutive memory.
 
-use crate::{DType, dims::Dims};
+use crate::{DType, dims::Dims, threads::for_pieces, transpose::transpose};
 
-/// Rows and columns of the tiles in which a transposition is copied: both sides of a tile stay in
-/// the first-level cache.
-const TILE: usize = 32;
+/// Bytes of one piece of work for a thread.
+const GRAIN: usize = 1 << 17;
 
 /// Copies the elements of a strided tensor, the last dim varying fastest, to `to`.
 ///
 /// # Safety
 /// `from` is the element at index zero, aligned for the dtype, and every index within `shape` is an
-/// element that may be read. `to` has as many bytes as the elements, and is aligned as they are.
+/// element that may be read. `to` has as many bytes as the elements, is aligned as they are, and none
+/// of it is an element.
 pub(crate) unsafe fn gather(
     from: *const u8,
     shape: &[usize],
@@ -34,80 +34,133 @@ pub(crate) unsafe fn gather(
     }
 }
 
+/// Bytes from which on a transposed copy is not expected to stay in the caches.
+const LARGE: usize = 8 << 20;
+
+/// A dim of the copy.
+#[derive(Clone, Copy, Debug)]
+struct Dim {
+    size: usize,
+    /// Distance of neighbours where they are read, and where they are written.
+    from: isize,
+    to: isize,
+}
+
+/// A copy of rows, or of a matrix, for every index of the outer dims.
+struct Copy<T> {
+    from: *const T,
+    to: *mut T,
+    outer: Dims<Dim>,
+    rows: Dim,
+    columns: Dim,
+    /// Whether the result is large.
+    large: bool,
+}
+
+// SAFETY: Threads read what nobody writes, and write different rows.
+unsafe impl<T> Sync for Copy<T> {}
+
 /// # Safety
 /// As [`gather`], with elements of type `T`; there is at least one.
-unsafe fn gather_as<T: Copy>(from: *const T, shape: &[usize], strides: &[isize], to: *mut T) {
-    let dims = merge_dims(shape, strides);
-    // The last two dims are the inner loops; the others are counted through.
-    let outer = &dims[..dims.len().saturating_sub(2)];
-    let (rows, row_stride) = dims.len().checked_sub(2).map_or((1, 0), |dim| dims[dim]);
-    let (columns, stride) = dims.last().copied().unwrap_or((1, 1));
-    let mut index: Dims = outer.iter().map(|_| 0).collect();
-    let (mut at, mut done) = (0isize, 0usize);
-    loop {
-        // SAFETY: `at` is the sum of index times stride over the outer dims, so this is the block of
-        // the last two dims there; it goes to the next `rows * columns` places.
-        unsafe { gather_block(from.offset(at), rows, row_stride, columns, stride, to.add(done)) };
-        done += rows * columns;
-        let Some(dim) = (0..outer.len()).rev().find(|dim| index[*dim] + 1 < outer[*dim].0) else {
-            return;
-        };
-        for later in dim + 1..outer.len() {
-            at -= index[later] as isize * outer[later].1;
-            index[later] = 0;
-        }
-        index[dim] += 1;
-        at += outer[dim].1;
-    }
-}
-
-/// # Safety
-/// The block of `rows` times `columns` elements with these strides may be read, and as many
-/// consecutive ones be written; the two do not overlap.
-unsafe fn gather_block<T: Copy>(
+unsafe fn gather_as<T: std::marker::Copy>(
     from: *const T,
-    rows: usize,
-    row_stride: isize,
-    columns: usize,
-    stride: isize,
+    shape: &[usize],
+    strides: &[isize],
     to: *mut T,
 ) {
-    if stride == 1 {
-        for row in 0..rows {
-            // SAFETY: One row, consecutive on both sides.
-            unsafe {
-                let source = from.offset(row as isize * row_stride);
-                std::ptr::copy_nonoverlapping(source, to.add(row * columns), columns);
+    let mut outer = merge_dims(shape, strides);
+    let one = Dim { size: 1, from: 0, to: 0 };
+    let columns = outer.pop().unwrap_or(Dim { size: 1, from: 1, to: 1 });
+    // Rows are taken along the dim whose neighbours are nearest in memory, so that what is fetched
+    // with a column is used by the next rows. If columns are consecutive, any order will do.
+    let nearest = (0..outer.len()).rev().min_by_key(|dim| outer[*dim].from.unsigned_abs());
+    let last = outer.len().checked_sub(1);
+    let rows = if columns.from == 1 { last } else { nearest };
+    let rows = rows.map_or(one, |dim| outer.remove(dim));
+    let n_outer: usize = outer.iter().map(|dim| dim.size).product();
+    let large = n_outer * rows.size * columns.size * size_of::<T>() >= LARGE;
+    let copy = Copy { from, to, outer, rows, columns, large };
+    // Pieces of many short rows, or of parts of a long one.
+    let row_bytes = columns.size * size_of::<T>();
+    if row_bytes <= GRAIN {
+        let grain = GRAIN / row_bytes.max(1);
+        // Whole tiles, but for the last of a matrix.
+        let grain = if rows.size > 64 { grain.div_ceil(64) * 64 } else { grain };
+        for_pieces(n_outer * rows.size, grain, &|piece| {
+            let mut at = piece.start;
+            while at < piece.end {
+                let (outer, row) = (at / rows.size, at % rows.size);
+                let n = (rows.size - row).min(piece.end - at);
+                // SAFETY: Rows of the copy, each in one piece only.
+                unsafe { copy.block(outer, row, n, 0, columns.size) };
+                at += n;
             }
-        }
+        });
         return;
     }
-    // Tiles, so that a column that lies far apart is not fetched again for every row.
-    for first_row in (0..rows).step_by(TILE) {
-        for first_column in (0..columns).step_by(TILE) {
-            for row in first_row..rows.min(first_row + TILE) {
-                for column in first_column..columns.min(first_column + TILE) {
-                    // SAFETY: Within the block.
-                    unsafe {
-                        let source =
-                            from.offset(row as isize * row_stride + column as isize * stride);
-                        *to.add(row * columns + column) = *source;
-                    }
+    let per_row = row_bytes.div_ceil(GRAIN);
+    let length = columns.size.div_ceil(per_row);
+    for_pieces(n_outer * rows.size * per_row, 1, &|piece| {
+        for part in piece {
+            let (row, column) = (part / per_row, part % per_row * length);
+            let n = length.min(columns.size.saturating_sub(column));
+            // SAFETY: As above.
+            unsafe { copy.block(row / rows.size, row % rows.size, 1, column, n) };
+        }
+    });
+}
+
+impl<T: std::marker::Copy> Copy<T> {
+    /// Copies a part of the matrix that has this number.
+    ///
+    /// # Safety
+    /// Within the copy, and nobody else copies there.
+    unsafe fn block(&self, outer: usize, row: usize, rows: usize, column: usize, columns: usize) {
+        let (mut from, mut to) = (0isize, 0isize);
+        let mut left = outer;
+        for dim in self.outer.iter().rev() {
+            let index = (left % dim.size) as isize;
+            left /= dim.size;
+            from += index * dim.from;
+            to += index * dim.to;
+        }
+        from += row as isize * self.rows.from + column as isize * self.columns.from;
+        to += row as isize * self.rows.to + column as isize * self.columns.to;
+        // SAFETY: Sums of indices times strides, all within the dims.
+        let (from, to) = unsafe { (self.from.offset(from), self.to.offset(to)) };
+        if self.columns.from == 1 {
+            for row in 0..rows as isize {
+                // SAFETY: One row, consecutive on both sides.
+                unsafe {
+                    let from = from.offset(row * self.rows.from);
+                    let to = to.offset(row * self.rows.to);
+                    std::ptr::copy_nonoverlapping(from, to, columns);
                 }
             }
+            return;
         }
+        let strides = [self.rows.from, self.columns.from];
+        // SAFETY: The block, with consecutive columns where it is written.
+        unsafe { transpose(from, strides, rows, columns, to, self.rows.to, self.large) };
     }
 }
 
-/// Sizes and strides without dims of size 1, neighbours that are one run merged.
-fn merge_dims(shape: &[usize], strides: &[isize]) -> Dims<(usize, isize)> {
-    let mut merged: Dims<(usize, isize)> = Dims::new();
-    for (size, stride) in shape.iter().copied().zip(strides.iter().copied()) {
+/// The dims without those of size 1, neighbours that are one run merged.
+fn merge_dims(shape: &[usize], strides: &[isize]) -> Dims<Dim> {
+    let mut merged: Dims<Dim> = Dims::new();
+    for (size, from) in shape.iter().copied().zip(strides.iter().copied()) {
         match merged.last_mut() {
             _ if size == 1 => {}
-            Some(last) if last.1 == stride * size as isize => *last = (last.0 * size, stride),
-            _ => merged.push((size, stride)),
+            Some(last) if last.from == from * size as isize => {
+                (last.size, last.from) = (last.size * size, from);
+            }
+            _ => merged.push(Dim { size, from, to: 0 }),
         }
+    }
+    let mut to = 1;
+    for dim in merged.iter_mut().rev() {
+        dim.to = to;
+        to *= dim.size as isize;
     }
     merged
 }

@@ -8,6 +8,7 @@ use crate::{DType, LocalError, Result};
 pub(crate) type Dims<T = usize> = SmallVec<[T; 6]>;
 
 /// Number of elements of a shape, checked so that their bytes fit into a buffer.
+#[inline]
 pub(crate) fn numel(op: &'static str, shape: &[usize], dtype: DType) -> Result<usize> {
     let too_large = || LocalError::TooLarge { op, shape: shape.to_vec(), dtype };
     if shape.contains(&0) {
@@ -20,6 +21,7 @@ pub(crate) fn numel(op: &'static str, shape: &[usize], dtype: DType) -> Result<u
 }
 
 /// The strides of consecutive elements, the last dim varying fastest.
+#[inline]
 pub(crate) fn contiguous_strides(shape: &[usize]) -> Dims<isize> {
     let mut strides: Dims<isize> = SmallVec::from_elem(1, shape.len());
     for dim in (1..shape.len()).rev() {

@@ -40,6 +40,14 @@ pub(crate) fn mul_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA || cfg!(target_arch = "aarch64") { a.mul_add(b, c) } else { a * b + c }
 }
 
+/// The same values, by way of memory. To be called between a loop that keeps values in the lanes of
+/// registers and code that joins the lanes: if the compiler sees both at once it may choose the narrow
+/// vectors that suit the joining for the loop too, which made sums four times slower.
+#[inline(always)]
+pub(crate) fn settled<T, const N: usize>(lanes: [T; N]) -> [T; N] {
+    std::hint::black_box(lanes)
+}
+
 /// Defines a function whose body is compiled for every [`Simd`] and vectorised by the compiler.
 /// Within the body, `FMA` says whether `a * b + c` is one instruction.
 ///

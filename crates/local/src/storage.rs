@@ -28,6 +28,7 @@ impl<T: Element> OwnedVec for Vec<T> {
 
 impl Storage {
     /// The first byte. Aligned for the dtype that the storage was made for.
+    #[inline]
     pub(crate) fn start(&self) -> *const u8 {
         match self {
             Storage::Pooled(buffer) => buffer.as_slice().as_ptr(),

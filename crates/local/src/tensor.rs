@@ -71,36 +71,43 @@ impl Tensor {
     }
 
     /// Size of every dim.
+    #[inline]
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
     /// Distance between neighbours in every dim, in elements.
+    #[inline]
     pub fn strides(&self) -> &[isize] {
         &self.strides
     }
 
     /// Number of dims.
+    #[inline]
     pub fn n_dims(&self) -> usize {
         self.shape.len()
     }
 
     /// Number of elements.
+    #[inline]
     pub fn numel(&self) -> usize {
         if self.shape.contains(&0) { 0 } else { self.shape.iter().product() }
     }
 
     /// Element type.
+    #[inline]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
     /// Whether it has no values, only a shape.
+    #[inline]
     pub fn is_meta(&self) -> bool {
         self.storage.is_none()
     }
 
     /// Whether its elements lie next to each other, the last dim varying fastest.
+    #[inline]
     pub fn is_contiguous(&self) -> bool {
         let mut expected = 1;
         let consecutive = self.shape.iter().zip(&self.strides).rev().all(|(size, stride)| {
@@ -113,9 +120,12 @@ impl Tensor {
 
     /// The same values in consecutive memory: itself, or a copy.
     pub fn contiguous(&self) -> Tensor {
-        if self.is_contiguous() {
-            return self.clone();
-        }
+        if self.is_contiguous() { self.clone() } else { self.copied() }
+    }
+
+    /// The same values in memory of its own: what `clone` is in PyTorch. (Here a clone shares memory,
+    /// and what writes in place copies first.)
+    pub fn copied(&self) -> Tensor {
         let strides = contiguous_strides(&self.shape);
         let storage = self.start().map(|start| {
             let mut buffer = Buffer::any(self.numel() * self.dtype.size());
@@ -129,6 +139,40 @@ impl Tensor {
         Tensor { storage, dtype: self.dtype, shape: self.shape.clone(), strides, offset: 0 }
     }
 
+    /// Takes the values of another tensor, broadcast and converted, in place. If somebody else can
+    /// see the memory this tensor gets its own.
+    ///
+    /// ```
+    /// use dtensor_local::{DType, Tensor};
+    ///
+    /// let mut table = Tensor::zeros(&[2, 3], DType::F32)?;
+    /// table.copy_from(&Tensor::from_vec(vec![1_i64, 2, 3], &[3])?)?;
+    /// assert_eq!(table.to_vec::<f32>()?, [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]);
+    /// # Ok::<(), dtensor_local::LocalError>(())
+    /// ```
+    pub fn copy_from(&mut self, other: &Tensor) -> Result<()> {
+        let other = other.to_dtype(self.dtype)?.expand(&self.shape)?;
+        if self.is_meta() {
+            return Ok(());
+        }
+        let Some(start) = other.start() else {
+            return Err(LocalError::Meta { op: "copy_from", shape: other.shape.to_vec() });
+        };
+        let (n_bytes, offset) = (self.numel() * self.dtype.size(), self.offset * self.dtype.size());
+        let consecutive = self.is_contiguous();
+        match self.storage.as_mut().and_then(Arc::get_mut).filter(|_| consecutive) {
+            // SAFETY: This tensor's elements are consecutive and nobody else's, so none of them is one
+            // of `other`, which has as many.
+            Some(storage) => unsafe {
+                let to = storage.start_mut().add(if n_bytes == 0 { 0 } else { offset });
+                let to = slice::from_raw_parts_mut(to, n_bytes);
+                copy::gather(start, &other.shape, &other.strides, other.dtype, to);
+            },
+            None => *self = other.copied(),
+        }
+        Ok(())
+    }
+
     /// The values of a tensor whose elements are consecutive.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         let start = self.typed_start::<T>("as_slice")?;
@@ -138,6 +182,17 @@ impl Tensor {
         // SAFETY: `numel` consecutive elements of the storage, by the invariant and the check above;
         // of type `T`, by the check of the dtype; shared memory is not written.
         Ok(unsafe { slice::from_raw_parts(start, self.numel()) })
+    }
+
+    /// The values, if they are of this type and consecutive.
+    #[inline]
+    pub(crate) fn plain<T: Element>(&self) -> Option<&[T]> {
+        let start = self.start()?;
+        if self.dtype != T::DTYPE || !self.is_contiguous() {
+            return None;
+        }
+        // SAFETY: As in `as_slice`.
+        Some(unsafe { slice::from_raw_parts(start.cast(), self.numel()) })
     }
 
     /// The values, to be changed in place. If the elements are not consecutive, or if another
@@ -183,20 +238,37 @@ impl Tensor {
 
     /// A new tensor whose values `fill` writes, the last dim varying fastest. The slice holds
     /// anything at first, so `fill` must write all of it.
+    #[inline]
     pub(crate) fn write<T: Element>(
         op: &'static str,
         shape: &[usize],
         fill: impl FnOnce(&mut [T]),
     ) -> Result<Tensor> {
-        let n = numel(op, shape, T::DTYPE)?;
-        let bytes = n * T::DTYPE.size();
-        // Any bytes are numbers; only 0 and 1 are bools.
+        let mut fill = Some(fill);
+        Tensor::write_raw(op, shape, T::DTYPE, &mut |start, n| {
+            // SAFETY: `n` values of this dtype, that nobody else sees.
+            let values = unsafe { slice::from_raw_parts_mut(start.cast(), n) };
+            if let Some(fill) = fill.take() {
+                fill(values);
+            }
+        })
+    }
+
+    /// As [`Tensor::write`], for any dtype: `fill` is called once with the start of the new values and
+    /// their number. Not generic, so that kernels share it.
+    pub(crate) fn write_raw(
+        op: &'static str,
+        shape: &[usize],
+        dtype: DType,
+        fill: &mut dyn FnMut(*mut u8, usize),
+    ) -> Result<Tensor> {
+        let n = numel(op, shape, dtype)?;
+        let bytes = n * dtype.size();
+        // Any bytes are numbers; only 0 and 1 are bools. The buffer is aligned for every dtype.
         let mut buffer =
-            if T::DTYPE == DType::Bool { Buffer::zeros(bytes) } else { Buffer::any(bytes) };
-        // SAFETY: The buffer's own memory: as long, aligned for every dtype, initialised, and of bytes
-        // that are values of `T`.
-        fill(unsafe { slice::from_raw_parts_mut(buffer.as_mut_slice().as_mut_ptr().cast(), n) });
-        Ok(Tensor::of_storage(Storage::Pooled(buffer), shape, T::DTYPE))
+            if dtype == DType::Bool { Buffer::zeros(bytes) } else { Buffer::any(bytes) };
+        fill(buffer.as_mut_slice().as_mut_ptr(), n);
+        Ok(Tensor::of_storage(Storage::Pooled(buffer), shape, dtype))
     }
 
     /// A view of the same memory.
@@ -216,6 +288,7 @@ impl Tensor {
 
     /// The element at index zero, or where the storage begins if there is no element; `None` for a
     /// meta tensor.
+    #[inline]
     fn start(&self) -> Option<*const u8> {
         let storage = self.storage.as_ref()?;
         let at = if self.numel() == 0 { 0 } else { self.offset * self.dtype.size() };
@@ -232,18 +305,7 @@ impl Tensor {
         start.ok_or_else(|| LocalError::Meta { op, shape: self.shape.to_vec() })
     }
 
-    /// The same values in memory of its own.
-    fn copied(&self) -> Tensor {
-        let whole = self.contiguous();
-        let Some(start) = whole.start().filter(|_| self.is_contiguous()) else { return whole };
-        let mut buffer = Buffer::any(self.numel() * self.dtype.size());
-        // SAFETY: As in `contiguous`.
-        unsafe {
-            copy::gather(start, &whole.shape, &whole.strides, self.dtype, buffer.as_mut_slice())
-        };
-        Tensor::of_storage(Storage::Pooled(buffer), &self.shape, self.dtype)
-    }
-
+    #[inline]
     fn of_storage(storage: Storage, shape: &[usize], dtype: DType) -> Tensor {
         let strides = contiguous_strides(shape);
         Tensor { storage: Some(Arc::new(storage)), dtype, shape: shape.into(), strides, offset: 0 }

@@ -7,10 +7,13 @@ use std::{
 
 use rayon::prelude::*;
 
+use crate::disjoint::Disjoint;
+
 /// 0 until it is first asked for.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 /// How many threads kernels use: what [`set_threads`] said, else `DTENSOR_THREADS`, else one per core.
+#[inline]
 pub fn threads() -> usize {
     match THREADS.load(Ordering::Relaxed) {
         0 => {
@@ -34,16 +37,24 @@ pub fn set_threads(threads: usize) {
 /// Calls `work` for pieces of `0..n` of `grain` indices each (the last may be shorter), in any order
 /// and on any thread. The pieces depend on `n` and `grain` alone, so a result that is put together
 /// piece by piece does not depend on the number of threads.
-#[inline]
-pub(crate) fn for_pieces(n: usize, grain: usize, work: impl Fn(Range<usize>) + Sync) {
+///
+/// Not generic: compiled once, where a parallel loop per kernel took more than half of the time to
+/// compile this crate.
+pub(crate) fn for_pieces(n: usize, grain: usize, work: &(dyn Fn(Range<usize>) + Sync)) {
     let grain = grain.max(1);
-    if n <= grain {
-        if n > 0 {
-            work(0..n);
-        }
+    let n_pieces = n.div_ceil(grain);
+    let piece = |index: usize| index * grain..n.min((index + 1) * grain);
+    let threads = threads().min(n_pieces);
+    if threads <= 1 {
+        (0..n_pieces).for_each(|index| work(piece(index)));
         return;
     }
-    share(n.div_ceil(grain), &|index| work(index * grain..n.min((index + 1) * grain)));
+    // One stretch of neighbouring pieces per thread: fewer hand-overs, and memory stays with its core.
+    let per_thread = n_pieces.div_ceil(threads);
+    (0..threads).into_par_iter().for_each(|thread| {
+        let stretch = thread * per_thread..n_pieces.min((thread + 1) * per_thread);
+        stretch.for_each(|index| work(piece(index)));
+    });
 }
 
 /// As [`for_pieces`], each piece with its own part of `out`, which is `width` times as long as `n`.
@@ -56,43 +67,11 @@ pub(crate) fn for_pieces_of<T: Send>(
 ) {
     let width = width.max(1);
     let n = out.len() / width;
-    let parts = Parts(out.as_mut_ptr());
-    for_pieces(n, grain, |piece| {
-        // SAFETY: Pieces do not overlap and lie within `0..n`, so their parts do neither and lie within
-        // `out`, which is borrowed for as long as this runs.
-        let part = unsafe { parts.part(piece.start * width, piece.len() * width) };
+    let out = Disjoint::new(out);
+    for_pieces(n, grain, &|piece| {
+        // SAFETY: Pieces do not overlap, so their parts do not either.
+        let part = unsafe { out.part(piece.start * width..piece.end * width) };
         work(piece, part);
-    });
-}
-
-/// The start of a slice whose parts are given to several threads.
-struct Parts<T>(*mut T);
-
-// SAFETY: Threads get parts that do not overlap, of values that may be sent to them.
-unsafe impl<T: Send> Sync for Parts<T> {}
-
-impl<T> Parts<T> {
-    /// # Safety
-    /// The part lies within the slice, and no part that is in use overlaps it.
-    #[allow(clippy::mut_from_ref)]
-    unsafe fn part(&self, start: usize, length: usize) -> &mut [T] {
-        // SAFETY: As required of the caller.
-        unsafe { std::slice::from_raw_parts_mut(self.0.add(start), length) }
-    }
-}
-
-/// Calls `work` with every number below `n`. Not generic: compiled once, where a parallel loop per
-/// kernel took more than half of the time to compile this crate.
-fn share(n: usize, work: &(dyn Fn(usize) + Sync)) {
-    let threads = threads().min(n);
-    if threads <= 1 {
-        (0..n).for_each(work);
-        return;
-    }
-    // One stretch of neighbouring pieces per thread: fewer hand-overs, and memory stays with its core.
-    let per_thread = n.div_ceil(threads);
-    (0..threads).into_par_iter().for_each(|thread| {
-        (thread * per_thread..n.min((thread + 1) * per_thread)).for_each(work);
     });
 }
 
@@ -106,7 +85,7 @@ mod tests {
     fn pieces_tile_the_range_whatever_the_number_of_threads() {
         for (n, grain) in [(0, 4), (1, 4), (7, 3), (12, 3), (100, 1), (5, 0), (5, 100)] {
             let seen = Mutex::new(Vec::new());
-            for_pieces(n, grain, |piece| seen.lock().unwrap().push((piece.start, piece.end)));
+            for_pieces(n, grain, &|piece| seen.lock().unwrap().push((piece.start, piece.end)));
             let mut seen = seen.into_inner().unwrap();
             seen.sort_unstable();
             let all: Vec<usize> = seen.iter().flat_map(|(start, end)| *start..*end).collect();

@@ -89,14 +89,10 @@ fn plain_operands<'a, C: Compute, const N: usize>(
     let mut values: [&[C]; N] = [&[]; N];
     for (values, arg) in values.iter_mut().zip(args) {
         let Arg::Tensor(tensor) = arg else { return None };
-        let fits = tensor.dtype() == C::DTYPE
-            && tensor.shape() == first.shape()
-            && !tensor.is_meta()
-            && tensor.is_contiguous();
-        if !fits {
+        if tensor.shape() != first.shape() {
             return None;
         }
-        *values = tensor.as_slice().ok()?;
+        *values = tensor.plain()?;
     }
     Some((values, first.shape()))
 }

@@ -69,6 +69,7 @@ thread_local! {
 }
 
 /// Memory for at least this many bytes, which are not zero: all of them initialised.
+#[inline]
 pub(super) fn take(bytes: usize) -> NonNull<u8> {
     let class = class_of(bytes);
     if class <= LARGEST_SMALL {
@@ -98,6 +99,7 @@ pub(super) fn take(bytes: usize) -> NonNull<u8> {
 ///
 /// # Safety
 /// `start` came from [`take`] for as many bytes, and nobody uses it.
+#[inline]
 pub(super) unsafe fn give_back(start: NonNull<u8>, bytes: usize) {
     let class = class_of(bytes);
     if class <= LARGEST_SMALL {
@@ -157,6 +159,7 @@ pub(super) fn trim() {
 }
 
 /// The bytes that a buffer of this many really has.
+#[inline]
 fn class_of(bytes: usize) -> usize {
     if bytes <= LARGEST_MEDIUM {
         return bytes.max(SMALLEST).next_power_of_two();

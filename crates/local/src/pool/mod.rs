@@ -45,6 +45,7 @@ unsafe impl Sync for Buffer {}
 
 impl Buffer {
     /// A buffer with anything in it.
+    #[inline]
     pub(crate) fn any(bytes: usize) -> Buffer {
         let start = if bytes == 0 { dangling() } else { lists::take(bytes) };
         Buffer { start, bytes }
@@ -57,11 +58,13 @@ impl Buffer {
         buffer
     }
 
+    #[inline]
     pub(crate) fn as_slice(&self) -> &[u8] {
         // SAFETY: `bytes` initialised bytes that this buffer owns.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 
+    #[inline]
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: As above, and `&mut self` is the only way to them.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
@@ -69,6 +72,7 @@ impl Buffer {
 }
 
 impl Drop for Buffer {
+    #[inline]
     fn drop(&mut self) {
         if self.bytes > 0 {
             // SAFETY: The memory came from `take` for as many bytes, and this was its only owner.

@@ -1,7 +1,10 @@
 //! Folds that take one value after the other, in as many lanes as keep a processor busy.
 
 use super::fold::Fold;
-use crate::{Element, simd::vectorized};
+use crate::{
+    Element,
+    simd::{settled, vectorized},
+};
 
 /// Accumulators of a row: several registers full, as an addition takes several cycles.
 const LANES: usize = 32;
@@ -116,6 +119,7 @@ pub(super) fn row_in_lanes<S: Step>(step: S, x: &[S::In]) -> S::Acc {
     for (lane, x) in total.iter_mut().zip(rest) {
         *lane = step.step(*lane, *x);
     }
+    let mut total = settled(total);
     let mut width = LANES;
     while width > 1 {
         width /= 2;

@@ -2,8 +2,8 @@
 
 use std::{marker::PhantomData, ops::Range};
 
-/// A mutable slice whose parts are handed out to threads by range. `for_pieces_of` does this safely for one
-/// output; kernels with several outputs, or with parts of different lengths, need this.
+/// A mutable slice whose parts are handed out to threads by range. `for_pieces_of` does this safely for
+/// one output; kernels with several outputs, or with parts of different lengths, need this.
 pub(crate) struct Disjoint<'a, T> {
     start: *mut T,
     len: usize,
