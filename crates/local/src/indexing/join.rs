@@ -1,9 +1,10 @@
 //! Several tensors to one, and one to several.
 
-use super::by_dtype;
+use super::bits::{Bits, GRAIN, bits, by_size, write_bits};
 use crate::{
-    Element, LocalError, Result, Tensor,
+    DType, LocalError, Result, Tensor,
     dims::{Dims, normal_dim},
+    threads::for_pieces_of,
 };
 
 impl Tensor {
@@ -53,7 +54,8 @@ impl Tensor {
         if tensors.iter().any(|tensor| tensor.is_meta()) {
             return Tensor::meta(&shape, first.dtype());
         }
-        by_dtype!(first.dtype(), T => cat_as::<T>(tensors, dim, &shape))
+        let whole: Vec<Tensor> = tensors.iter().map(|tensor| tensor.contiguous()).collect();
+        by_size!(first.dtype(), U => cat_as::<U>(&whole, dim, &shape, first.dtype()))
     }
 
     /// Tensors of one shape along a new dim.
@@ -117,23 +119,34 @@ impl Tensor {
     }
 }
 
-fn cat_as<T: Element>(tensors: &[&Tensor], dim: usize, shape: &[usize]) -> Result<Tensor> {
-    let whole: Vec<Tensor> = tensors.iter().map(|tensor| tensor.contiguous()).collect();
-    let parts = whole.iter().map(Tensor::as_slice::<T>).collect::<Result<Vec<_>>>()?;
+/// Of tensors whose elements are consecutive and as large as `U`.
+fn cat_as<U: Bits>(
+    tensors: &[Tensor],
+    dim: usize,
+    shape: &[usize],
+    dtype: DType,
+) -> Result<Tensor> {
     let inner: usize = shape[dim + 1..].iter().product();
     let row = shape[dim] * inner;
-    Tensor::write("cat", shape, |out: &mut [T]| {
-        let mut at = 0;
-        for (tensor, part) in tensors.iter().zip(parts) {
-            let length = tensor.shape()[dim] * inner;
-            if length == 0 {
-                continue;
-            }
-            // Each row of the result has a stretch of every tensor.
-            for (from, to) in part.chunks_exact(length).zip(out.chunks_exact_mut(row)) {
-                to[at..at + length].copy_from_slice(from);
-            }
-            at += length;
+    let parts = tensors
+        .iter()
+        .map(|tensor| Ok((bits::<U>(tensor)?, tensor.shape()[dim] * inner)))
+        .collect::<Result<Vec<(&[U], usize)>>>()?;
+    let join = |out: &mut [U]| {
+        if out.is_empty() {
+            return;
         }
-    })
+        // Each row of the result has a stretch of every tensor.
+        for_pieces_of(out, row, GRAIN.div_ceil(row), |rows, out| {
+            for (index, mut rest) in rows.zip(out.chunks_exact_mut(row)) {
+                for (values, length) in &parts {
+                    let (to, later) = rest.split_at_mut(*length);
+                    to.copy_from_slice(&values[index * length..(index + 1) * length]);
+                    rest = later;
+                }
+            }
+        });
+    };
+    // SAFETY: The size fits, and the bits are those of values of the same dtype.
+    unsafe { write_bits("cat", shape, dtype, join) }
 }

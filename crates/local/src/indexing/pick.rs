@@ -1,13 +1,16 @@
 //! Elements by their index.
 
-use super::by_dtype;
+use super::{
+    indices::{check_index_dtype, checked_indices, wrapped_indices},
+    places::{Laid, Places, all_sums, dim_offsets, with_a_dim},
+};
 use crate::{
-    DType, Element, LocalError, Result, Tensor,
+    DType, LocalError, Result, Tensor,
     dims::{Dims, normal_dim},
 };
 
 impl Tensor {
-    /// The slices of a dim at these indices (`i64` or `i32`, one dim), in their order.
+    /// The slices of a dim at these indices (`i64` or `i32`, at most one dim), in their order.
     ///
     /// ```
     /// use dtensor_local::Tensor;
@@ -17,63 +20,60 @@ impl Tensor {
     /// # Ok::<(), dtensor_local::LocalError>(())
     /// ```
     pub fn index_select(&self, dim: isize, indices: &Tensor) -> Result<Tensor> {
-        let dim = normal_dim("index_select", dim, self.shape())?;
-        if indices.n_dims() != 1 {
-            return Err(LocalError::ShapeMismatch {
-                op: "index_select",
-                from: indices.shape().to_vec(),
-                to: vec![indices.numel()],
-                why: "the indices have one dim; reshape them",
-            });
+        let op = "index_select";
+        if self.n_dims() == 0 && indices.numel() == 1 {
+            return with_a_dim(self)?.index_select(dim, indices)?.reshape(&[]);
         }
+        let dim = normal_dim(op, dim, self.shape())?;
+        check_one_dim(op, indices)?;
         let mut shape = Dims::from(self.shape());
         shape[dim] = indices.numel();
         if self.is_meta() || indices.is_meta() {
-            check_index_dtype("index_select", indices)?;
+            check_index_dtype(op, indices)?;
             return Tensor::meta(&shape, self.dtype());
         }
-        let indices = checked_indices("index_select", indices, dim, self.shape()[dim])?;
-        by_dtype!(self.dtype(), T => index_select_as::<T>(self, dim, &indices, &shape))
+        let indices = checked_indices(op, indices, dim, self.shape()[dim])?;
+        let laid = Laid::of(self, dim + 1);
+        let places = Places::of_slices(&laid, &shape, dim, &indices);
+        places.pick(op, &laid.memory, &shape)
     }
 
     /// `out[i][j][k] = self[indices[i][j][k]][j][k]`, for `dim` 0: along a dim, the element that each index
     /// names. The other dims of `indices` are at most as large as those of the tensor.
     pub fn gather(&self, dim: isize, indices: &Tensor) -> Result<Tensor> {
-        let dim = normal_dim("gather", dim, self.shape())?;
-        let fits = indices.n_dims() == self.n_dims()
-            && (0..self.n_dims())
-                .all(|other| other == dim || indices.shape()[other] <= self.shape()[other]);
+        let op = "gather";
+        let (source, list) = (with_a_dim(self)?, with_a_dim(indices)?);
+        let dim = normal_dim(op, dim, source.shape())?;
+        let fits = list.n_dims() == source.n_dims()
+            && (0..source.n_dims())
+                .all(|other| other == dim || list.shape()[other] <= source.shape()[other]);
         if !fits {
             return Err(LocalError::ShapeMismatch {
-                op: "gather",
+                op,
                 from: indices.shape().to_vec(),
                 to: self.shape().to_vec(),
                 why: "the indices have as many dims as the tensor, and but for the gathered one none is larger",
             });
         }
         if self.is_meta() || indices.is_meta() {
-            check_index_dtype("gather", indices)?;
+            check_index_dtype(op, indices)?;
             return Tensor::meta(indices.shape(), self.dtype());
         }
-        let size = self.shape()[dim];
-        let numbers = checked_indices("gather", indices, dim, size)?;
-        // Only the part of the other dims that is asked for.
-        let mut source = self.clone();
-        for other in (0..self.n_dims()).filter(|other| *other != dim) {
-            source = source.narrow(other as isize, 0, indices.shape()[other])?;
+        let numbers = checked_indices(op, &list, dim, source.shape()[dim])?;
+        let laid = Laid::of(&source, source.n_dims());
+        let places = Places::of_elements(&laid, list.shape(), dim, &numbers);
+        places.pick(op, &laid.memory, indices.shape())
+    }
+
+    /// The elements at these indices (`i64` or `i32`) of the tensor seen as one line, in the shape of the
+    /// indices. Negative ones count from the end.
+    pub fn take(&self, indices: &Tensor) -> Result<Tensor> {
+        if self.is_meta() || indices.is_meta() {
+            check_index_dtype("take", indices)?;
+            return Tensor::meta(indices.shape(), self.dtype());
         }
-        let inner: usize = indices.shape()[dim + 1..].iter().product();
-        let length = indices.shape()[dim];
-        by_dtype!(self.dtype(), T => {
-            let source = source.contiguous();
-            let values = source.as_slice::<T>()?;
-            Tensor::write("gather", indices.shape(), |out: &mut [T]| {
-                for (position, (out, index)) in out.iter_mut().zip(&numbers).enumerate() {
-                    let (outer, within) = (position / (length * inner), position % inner);
-                    *out = values[(outer * size + index) * inner + within];
-                }
-            })
-        })
+        let starts = wrapped_indices("take", indices, 0, self.numel())?;
+        Places { starts, width: 1 }.pick("take", &self.contiguous(), indices.shape())
     }
 
     /// A new last dim of `n_classes` zeros with a one at each index; `i64`.
@@ -94,52 +94,53 @@ impl Tensor {
     }
 }
 
-fn index_select_as<T: Element>(
-    tensor: &Tensor,
-    dim: usize,
-    indices: &[usize],
-    shape: &[usize],
-) -> Result<Tensor> {
-    let whole = tensor.contiguous();
-    let values = whole.as_slice::<T>()?;
-    let inner: usize = shape[dim + 1..].iter().product();
-    let size = tensor.shape()[dim];
-    Tensor::write("index_select", shape, |out: &mut [T]| {
-        if inner == 0 || out.is_empty() {
-            return;
+impl Places {
+    /// The slices of a dim at these indices. `shape` has their number in place of the size of that dim, and
+    /// the dims after it are consecutive.
+    pub(super) fn of_slices(laid: &Laid, shape: &[usize], dim: usize, indices: &[usize]) -> Places {
+        if shape.contains(&0) {
+            return Places::none();
         }
-        for (row, out) in out.chunks_exact_mut(inner).enumerate() {
-            let (outer, position) = (row / indices.len(), row % indices.len());
-            let from = (outer * size + indices[position]) * inner;
-            out.copy_from_slice(&values[from..from + inner]);
-        }
-    })
-}
+        let stride = laid.strides[dim];
+        let before = shape[..dim].iter().zip(&laid.strides);
+        let mut lists: Vec<Vec<isize>> =
+            before.map(|(size, stride)| dim_offsets(*size, *stride)).collect();
+        lists.push(indices.iter().map(|index| *index as isize * stride).collect());
+        let width = shape[dim + 1..].iter().product();
+        Places { starts: all_sums(laid.start, &lists), width }
+    }
 
-fn check_index_dtype(op: &'static str, indices: &Tensor) -> Result<()> {
-    match indices.dtype() {
-        DType::I64 | DType::I32 => Ok(()),
-        got => Err(LocalError::WrongDType { op, got, want: DType::I64 }),
+    /// The elements at every position of `shape`, with these indices for their positions in one dim.
+    pub(super) fn of_elements(
+        laid: &Laid,
+        shape: &[usize],
+        dim: usize,
+        indices: &[usize],
+    ) -> Places {
+        if shape.contains(&0) {
+            return Places::none();
+        }
+        let mut strides = laid.strides.clone();
+        let along = std::mem::take(&mut strides[dim]);
+        let lists: Vec<Vec<isize>> =
+            shape.iter().zip(&strides).map(|(size, stride)| dim_offsets(*size, *stride)).collect();
+        let mut starts = all_sums(laid.start, &lists);
+        for (start, index) in starts.iter_mut().zip(indices) {
+            *start = start.wrapping_add_signed(*index as isize * along);
+        }
+        Places { starts, width: 1 }
     }
 }
 
-/// The indices in order, all of them below `size`. Negative ones are not counted from the end: PyTorch
-/// does not either.
-fn checked_indices(
-    op: &'static str,
-    indices: &Tensor,
-    dim: usize,
-    size: usize,
-) -> Result<Vec<usize>> {
-    check_index_dtype(op, indices)?;
-    let numbers: Vec<i64> = match indices.dtype() {
-        DType::I32 => indices.to_vec::<i32>()?.into_iter().map(i64::from).collect(),
-        _ => indices.to_vec::<i64>()?,
-    };
-    let check = |number: i64| {
-        let index = usize::try_from(number).ok().filter(|index| *index < size);
-        let shown = isize::try_from(number).unwrap_or(isize::MAX);
-        index.ok_or(LocalError::IndexOutOfRange { op, index: shown, dim, size })
-    };
-    numbers.into_iter().map(check).collect()
+/// Lists of slices have one dim; one index may have none.
+pub(super) fn check_one_dim(op: &'static str, indices: &Tensor) -> Result<()> {
+    if indices.n_dims() <= 1 {
+        return Ok(());
+    }
+    Err(LocalError::ShapeMismatch {
+        op,
+        from: indices.shape().to_vec(),
+        to: vec![indices.numel()],
+        why: "the indices have one dim; reshape them",
+    })
 }
