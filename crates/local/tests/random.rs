@@ -26,7 +26,7 @@ fn philox_gives_the_known_answers_of_random123() {
 }
 
 const STREAM: Stream = Stream { seed: 0x0123_4567_89ab_cdef, offset: 5 };
-const DISTRIBUTIONS: [(Distribution, DType); 10] = [
+const DISTRIBUTIONS: [(Distribution, DType); 14] = [
     (Distribution::Uniform { low: -1.0, high: 3.0 }, DType::F32),
     (Distribution::Uniform { low: -1.0, high: 3.0 }, DType::F64),
     (Distribution::Normal { mean: 0.5, std: 2.0 }, DType::F32),
@@ -37,6 +37,10 @@ const DISTRIBUTIONS: [(Distribution, DType); 10] = [
     (Distribution::Randint { low: -5, high: 9 }, DType::I64),
     (Distribution::Randint { low: -5, high: 9 }, DType::I32),
     (Distribution::Randint { low: 0, high: 256 }, DType::U8),
+    (Distribution::Exponential { rate: 2.0 }, DType::F32),
+    (Distribution::Exponential { rate: 2.0 }, DType::F64),
+    (Distribution::Exponential { rate: 2.0 }, DType::F16),
+    (Distribution::Keys, DType::I64),
 ];
 
 #[test]
@@ -73,7 +77,7 @@ proptest! {
     fn a_shard_of_any_boxes_is_the_part_of_the_whole(
         shape in prop::collection::vec(1usize..9, 1..4),
         cuts in prop::collection::vec(prop::collection::vec(0usize..9, 4), 3),
-        which in 0usize..10,
+        which in 0usize..14,
     ) {
         let (distribution, dtype) = DISTRIBUTIONS[which];
         let whole = Tensor::random(&shape, dtype, distribution, STREAM).unwrap();
@@ -145,6 +149,12 @@ fn distributions_have_their_moments_and_stay_in_their_ranges() {
         let product: f64 =
             x.chunks(2).map(|p| (p[0] - 0.5) * (p[1] - 0.5)).sum::<f64>() / (N / 2) as f64;
         assert!(product.abs() < 0.064, "{dtype}: {product}");
+        let x = floats(Distribution::Exponential { rate: 2.0 }, dtype);
+        assert!(x.iter().all(|x| *x > 0.0 && *x < 20.0));
+        assert!(
+            (moment(&x, 0.0, 1) - 0.5).abs() < 0.0056 && (moment(&x, 0.5, 2) - 0.25).abs() < 0.0080,
+            "{dtype}"
+        );
         let x = floats(Distribution::Uniform { low: -1.0, high: 3.0 }, dtype);
         assert!(x.iter().all(|x| (-1.0..3.0).contains(x)));
         assert!(
@@ -169,6 +179,25 @@ fn distributions_have_their_moments_and_stay_in_their_ranges() {
     assert!(faces.iter().all(|face| (-2..5).contains(face)));
     let wide = Distribution::Randint { low: i64::MIN, high: i64::MAX };
     assert!(draw(wide, DType::I64).to_vec::<i64>().unwrap().iter().any(|x| *x < i64::MIN / 2));
+}
+
+#[test]
+fn a_permutation_has_every_number_once_and_no_favourite_place() {
+    let draw = |n, offset| {
+        let stream = Stream { offset, ..STREAM };
+        Tensor::random_permutation(n, stream).unwrap().to_vec::<i64>().unwrap()
+    };
+    for n in [0, 1, 2, 1000] {
+        let mut sorted = draw(n, 0);
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..n as i64).collect::<Vec<_>>());
+    }
+    assert_eq!(draw(1000, 3), draw(1000, 3));
+    assert_ne!(draw(1000, 3), draw(1000, 4));
+    // Each of the six orders of three, five standard deviations.
+    let mut counts = std::collections::HashMap::new();
+    (0..6000).for_each(|offset| *counts.entry(draw(3, offset)).or_insert(0) += 1);
+    assert!(counts.len() == 6 && counts.values().all(|n| (855..1145).contains(n)), "{counts:?}");
 }
 
 #[test]
@@ -213,11 +242,15 @@ fn what_does_not_fit_is_a_typed_error() {
     ));
     let draw = |dtype, distribution| Tensor::random(&[2], dtype, distribution, STREAM).unwrap_err();
     assert!(matches!(draw(DType::I32, uniform), LocalError::NotFloat { .. }));
+    let exponential = Distribution::Exponential { rate: 1.0 };
+    assert!(matches!(draw(DType::U8, exponential), LocalError::NotFloat { .. }));
+    assert!(matches!(draw(DType::I32, Distribution::Keys), LocalError::WrongDType { .. }));
     for distribution in [
         Distribution::Uniform { low: 1.0, high: 0.0 },
         Distribution::Uniform { low: f64::NAN, high: 0.0 },
         Distribution::Normal { mean: 0.0, std: -1.0 },
         Distribution::Bernoulli { probability: 1.1 },
+        Distribution::Exponential { rate: 0.0 },
     ] {
         assert!(matches!(draw(DType::F32, distribution), LocalError::BadNumber { .. }));
     }

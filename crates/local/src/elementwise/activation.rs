@@ -25,7 +25,7 @@ impl Tensor {
     /// The value if it is positive, else `alpha * (exp(x) - 1)`.
     pub fn elu(&self, alpha: f64) -> Result<Tensor> {
         let kernels = float_kernels!(|x, alpha|
-            f32: if x > 0.0 { x } else { alpha * x.exp_m1() },
+            f32: if x > 0.0 { x } else { alpha * math32::expm1::<FMA>(x) },
             f64: if x > 0.0 { x } else { alpha * x.exp_m1() });
         float("elu", [self.into(), Scalar::Float(alpha).into()], &kernels)
     }
@@ -39,14 +39,14 @@ impl Tensor {
     /// `x * sigmoid(x)`.
     pub fn silu(&self) -> Result<Tensor> {
         let kernels = float_kernels!(|x|
-            f32: x / (1.0 + math32::exp::<FMA>(-x)), f64: x / (1.0 + (-x).exp()));
+            f32: math32::silu::<FMA>(x), f64: x / (1.0 + (-x).exp()));
         float("silu", [self.into()], &kernels)
     }
 
     /// `x` times the normal distribution function of `x`, by the error function.
     pub fn gelu(&self) -> Result<Tensor> {
         let kernels = float_kernels!(|x|
-            f32: 0.5 * x * (1.0 + math32::erf::<FMA>(x * std::f32::consts::FRAC_1_SQRT_2)),
+            f32: 0.5 * x * (1.0 + math32::erf_roughly::<FMA>(x * std::f32::consts::FRAC_1_SQRT_2)),
             f64: 0.5 * x * (1.0 + math64::erf(x * std::f64::consts::FRAC_1_SQRT_2)));
         float("gelu", [self.into()], &kernels)
     }
@@ -62,29 +62,13 @@ impl Tensor {
 
     /// `log(1 + exp(x))`, without overflow.
     pub fn softplus(&self) -> Result<Tensor> {
-        let kernels = float_kernels!(|x|
-            f32: {
-                let small = math32::log_1p_of_fraction::<FMA>(math32::exp::<FMA>(-x.abs()));
-                if x < 0.0 { small } else { x + small }
-            },
-            f64: math64::softplus(x));
+        let kernels = float_kernels!(|x| f32: math32::softplus::<FMA>(x), f64: math64::softplus(x));
         float("softplus", [self.into()], &kernels)
     }
 
     /// `x * tanh(softplus(x))`.
     pub fn mish(&self) -> Result<Tensor> {
-        // With e = exp(x): tanh(log(1 + e)) = (e^2 + 2 e) / (e^2 + 2 e + 2), which is 1 from 20 on.
-        let kernels = float_kernels!(|x|
-        f32: {
-            let e = math32::exp::<FMA>(x);
-            let n = e * (e + 2.0);
-            if x > 20.0 { x } else { x * (n / (n + 2.0)) }
-        },
-        f64: {
-            let e = x.exp();
-            let n = e * (e + 2.0);
-            if x > 40.0 { x } else { x * (n / (n + 2.0)) }
-        });
+        let kernels = float_kernels!(|x| f32: math32::mish::<FMA>(x), f64: math64::mish(x));
         float("mish", [self.into()], &kernels)
     }
 

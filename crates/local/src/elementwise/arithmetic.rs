@@ -2,7 +2,8 @@
 
 use super::{
     int::Int,
-    kinds::{SameKernels, float, float_kernels, same, same_kernels},
+    kinds::{SameKernels, float, float_kernels, kernel, same, same_kernels},
+    math32, math64,
     promote::{Arg, Scalar, common_dtype},
     values::{Values, with_values},
 };
@@ -69,29 +70,25 @@ binary! {
         int: a.floor_rem(b));
     /// Remainder with the sign of the dividend, as in C. A divisor of zero is an error for integers.
     fmod, fmod_scalar by divided: same_kernels!(|a, b| float: a % b, int: a.cut_rem(b));
-    /// Power. Of integers it wraps, and is cut towards zero where the exponent is negative.
-    pow, pow_any_scalar by same: same_kernels!(|a, b| float: a.powf(b), int: a.power(b));
     /// The angle of the point (`other`, `self`), from -pi to pi.
-    atan2, atan2_scalar by float: float_kernels!(|a, b| f32: a.atan2(b), f64: a.atan2(b));
+    atan2, atan2_scalar by float: float_kernels!(|a, b| f32: math32::atan2::<FMA>(a, b), f64: a.atan2(b));
     /// Length of the hypotenuse, without overflow on the way.
-    hypot, hypot_scalar by float: float_kernels!(|a, b| f32: a.hypot(b), f64: a.hypot(b));
+    hypot, hypot_scalar by float: float_kernels!(|a, b| f32: math32::hypot::<FMA>(a, b), f64: a.hypot(b));
     /// The logarithm of the sum of the exponentials.
     logaddexp, logaddexp_scalar by float: float_kernels!(|a, b|
-        f32: {
-            let (high, low) = if a.is_nan() || a > b { (a, b) } else { (b, a) };
-            // Of two equal infinities the difference is none.
-            if high == low { high + std::f32::consts::LN_2 }
-            else { high + super::math32::log_1p_of_fraction::<FMA>(super::math32::exp::<FMA>(low - high)) }
-        },
-        f64: {
-            let (high, low) = if a.is_nan() || a > b { (a, b) } else { (b, a) };
-            if high == low { high + std::f64::consts::LN_2 } else { high + (low - high).exp().ln_1p() }
-        });
+        f32: math32::log_add_exp::<FMA>(a, b), f64: math64::log_add_exp(a, b));
     /// The magnitude of the first with the sign of the second.
     copysign, copysign_scalar by float: float_kernels!(|a, b| f32: a.copysign(b), f64: a.copysign(b));
 }
 
 impl Tensor {
+    /// Power. Of integers it wraps, and is cut towards zero where the exponent is negative.
+    ///
+    /// Operands are broadcast and promoted ([`promote`](crate::promote)).
+    pub fn pow(&self, exponent: &Tensor) -> Result<Tensor> {
+        pow("pow", [self.into(), exponent.into()])
+    }
+
     /// Power with a number as the exponent. The usual exponents (2, 3, 1/2, -1/2, -1) cost no logarithm.
     ///
     /// An integer to a negative integer power is cut towards zero; to a float it is a float.
@@ -115,6 +112,18 @@ impl Tensor {
             _ => pow("pow_scalar", [self.into(), exponent.into()]),
         }
     }
+}
+
+fn pow(op: &'static str, args: [Arg; 2]) -> Result<Tensor> {
+    let kernels = SameKernels {
+        f32: kernel!(f32 => f32, |a, b| math32::pow::<FMA>(a, b)),
+        f64: kernel!(f64 => f64, |a, b| a.powf(b)),
+        i64: kernel!(i64 => i64, |a, b| a.power(b)),
+        i32: kernel!(i32 => i32, |a, b| a.power(b)),
+        u8: kernel!(u8 => u8, |a, b| a.power(b)),
+        bool: None,
+    };
+    same(op, args, &kernels)
 }
 
 /// As `same`, for operations that have no result where an integer divisor is zero.

@@ -7,6 +7,7 @@
 mod activation;
 mod arithmetic;
 mod cast;
+mod close;
 mod compare;
 mod driver;
 mod in_place;

@@ -35,17 +35,17 @@ unary! {
     /// Exponential, base e.
     exp by float: float_kernels!(|x| f32: math32::exp::<FMA>(x), f64: x.exp());
     /// Exponential, base 2.
-    exp2 by float: float_kernels!(|x| f32: x.exp2(), f64: x.exp2());
+    exp2 by float: float_kernels!(|x| f32: math32::exp2::<FMA>(x), f64: x.exp2());
     /// `exp(x) - 1`, exact near zero.
-    expm1 by float: float_kernels!(|x| f32: x.exp_m1(), f64: x.exp_m1());
+    expm1 by float: float_kernels!(|x| f32: math32::expm1::<FMA>(x), f64: x.exp_m1());
     /// Natural logarithm: minus infinity at 0, NaN below.
     log by float: float_kernels!(|x| f32: math32::log::<FMA>(x), f64: x.ln());
     /// Logarithm, base 2.
-    log2 by float: float_kernels!(|x| f32: x.log2(), f64: x.log2());
+    log2 by float: float_kernels!(|x| f32: math32::log2::<FMA>(x), f64: x.log2());
     /// Logarithm, base 10.
-    log10 by float: float_kernels!(|x| f32: x.log10(), f64: x.log10());
+    log10 by float: float_kernels!(|x| f32: math32::log10::<FMA>(x), f64: x.log10());
     /// `log(1 + x)`, exact near zero.
-    log1p by float: float_kernels!(|x| f32: x.ln_1p(), f64: x.ln_1p());
+    log1p by float: float_kernels!(|x| f32: math32::log1p::<FMA>(x), f64: x.ln_1p());
     /// Square root: NaN below zero.
     sqrt by float: float_kernels!(|x| f32: x.sqrt(), f64: x.sqrt());
     /// One over the square root.
@@ -53,29 +53,32 @@ unary! {
     /// One over the value.
     reciprocal by float: float_kernels!(|x| f32: 1.0 / x, f64: 1.0 / x);
     /// Tangent.
-    tan by float: float_kernels!(|x| f32: x.tan(), f64: x.tan());
+    tan by float: FloatKernels {
+        f32: &|[x], out| periodic(kernel!(f32 => f32, |x| math32::tan::<FMA>(x)), f32::tan, x, out),
+        f64: kernel!(f64 => f64, |x| x.tan()),
+    };
     /// Inverse sine.
-    asin by float: float_kernels!(|x| f32: x.asin(), f64: x.asin());
+    asin by float: float_kernels!(|x| f32: math32::asin::<FMA>(x), f64: x.asin());
     /// Inverse cosine.
-    acos by float: float_kernels!(|x| f32: x.acos(), f64: x.acos());
+    acos by float: float_kernels!(|x| f32: math32::acos::<FMA>(x), f64: x.acos());
     /// Inverse tangent.
-    atan by float: float_kernels!(|x| f32: x.atan(), f64: x.atan());
+    atan by float: float_kernels!(|x| f32: math32::atan::<FMA>(x), f64: x.atan());
     /// Hyperbolic sine.
-    sinh by float: float_kernels!(|x| f32: x.sinh(), f64: x.sinh());
+    sinh by float: float_kernels!(|x| f32: math32::sinh::<FMA>(x), f64: x.sinh());
     /// Hyperbolic cosine.
-    cosh by float: float_kernels!(|x| f32: x.cosh(), f64: x.cosh());
+    cosh by float: float_kernels!(|x| f32: math32::cosh::<FMA>(x), f64: x.cosh());
     /// Hyperbolic tangent.
     tanh by float: float_kernels!(|x| f32: math32::tanh::<FMA>(x), f64: x.tanh());
     /// Inverse hyperbolic sine.
-    asinh by float: float_kernels!(|x| f32: x.asinh(), f64: x.asinh());
+    asinh by float: float_kernels!(|x| f32: math32::asinh::<FMA>(x), f64: x.asinh());
     /// Inverse hyperbolic cosine.
-    acosh by float: float_kernels!(|x| f32: x.acosh(), f64: x.acosh());
+    acosh by float: float_kernels!(|x| f32: math32::acosh::<FMA>(x), f64: x.acosh());
     /// Inverse hyperbolic tangent.
-    atanh by float: float_kernels!(|x| f32: x.atanh(), f64: x.atanh());
+    atanh by float: float_kernels!(|x| f32: math32::atanh::<FMA>(x), f64: x.atanh());
     /// Error function.
     erf by float: float_kernels!(|x| f32: math32::erf::<FMA>(x), f64: math64::erf(x));
     /// One minus the error function, exact in its tail.
-    erfc by float: float_kernels!(|x| f32: math64::erfc(f64::from(x)) as f32, f64: math64::erfc(x));
+    erfc by float: float_kernels!(|x| f32: math32::erfc::<FMA>(x), f64: math64::erfc(x));
     /// Sine.
     sin by float: FloatKernels {
         f32: &|[x], out| periodic(kernel!(f32 => f32, |x| math32::sin::<FMA>(x)), f32::sin, x, out),
@@ -97,7 +100,14 @@ unary! {
     /// What [`trunc`](Tensor::trunc) leaves, with the sign of the value.
     frac by same: same_kernels!(|x| float: x - x.trunc(), int: x.wrapping_sub(x));
     /// Whether the value is zero (false).
-    logical_not by test: test_kernels!(|x| x == Default::default());
+    logical_not by test: test_kernels!(|x| is_zero(x));
+}
+
+/// Whether it is the zero of its type. (An `==` with a default whose type is not named is ambiguous as
+/// soon as another crate can be compared with numbers.)
+#[inline(always)]
+fn is_zero<T: Default + PartialEq>(x: T) -> bool {
+    x == T::default()
 }
 
 /// Rows of questions that only floats can answer with yes.

@@ -24,6 +24,14 @@ pub enum Distribution {
         /// From 0 to 1.
         probability: f64,
     },
+    /// Positive numbers of density `rate * exp(-rate * x)`; floating point.
+    Exponential {
+        /// One over the mean; positive.
+        rate: f64,
+    },
+    /// All 64-bit patterns, evenly: `i64`. Sorted, they put their indices into a random order; see
+    /// [`Tensor::random_permutation`](crate::Tensor::random_permutation).
+    Keys,
     /// Integers in `low..high`, evenly; integer dtypes.
     Randint {
         /// Smallest value.
@@ -40,6 +48,8 @@ impl Distribution {
             Distribution::Uniform { .. } => "uniform",
             Distribution::Normal { .. } => "normal",
             Distribution::Bernoulli { .. } => "bernoulli",
+            Distribution::Exponential { .. } => "exponential",
+            Distribution::Keys => "keys",
             Distribution::Randint { .. } => "randint",
         }
     }
@@ -49,8 +59,18 @@ impl Distribution {
         let op = self.op();
         let bad = |name, got: String, want| Err(LocalError::BadNumber { op, name, got, want });
         match self {
-            Distribution::Uniform { .. } | Distribution::Normal { .. } if !dtype.is_float() => {
+            Distribution::Uniform { .. }
+            | Distribution::Normal { .. }
+            | Distribution::Exponential { .. }
+                if !dtype.is_float() =>
+            {
                 Err(LocalError::NotFloat { op, got: dtype })
+            }
+            Distribution::Exponential { rate } if !(rate > 0.0 && rate.is_finite()) => {
+                bad("rate", rate.to_string(), "a positive number")
+            }
+            Distribution::Keys if dtype != DType::I64 => {
+                Err(LocalError::WrongDType { op, got: dtype, want: DType::I64 })
             }
             Distribution::Uniform { low, high } if !(low <= high && (high - low).is_finite()) => {
                 bad(

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     Distribution, Stream,
-    normal::{normal_pair, normal_pair_f64},
+    normal::{log_of_unit, log_of_unit_f64, normal_pair, normal_pair_f64},
 };
 use crate::{
     DType, Element, LocalError, Result, Tensor, bf16,
@@ -63,6 +63,14 @@ impl Tensor {
             DType::U8 => run!(u8),
             DType::Bool => run!(bool),
         }
+    }
+}
+
+impl Tensor {
+    /// The numbers from 0 to `n - 1` in a random order, as `i64`: the order that sorts the
+    /// [`Keys`](Distribution::Keys) of their indices.
+    pub fn random_permutation(n: usize, stream: Stream) -> Result<Tensor> {
+        Tensor::random(&[n], DType::I64, Distribution::Keys, stream)?.argsort(0, false)
     }
 }
 
@@ -187,6 +195,15 @@ trait Random: Element {
                 by_lanes(stream, first, out, |bits| {
                     bits.map(|bits| Self::of_bool(u64::from(bits) < limit))
                 });
+            }
+            Distribution::Exponential { rate } => {
+                let scale = (-1.0 / rate) as f32;
+                by_lanes(stream, first, out, |bits| {
+                    bits.map(|bits| Self::of_f32(log_of_unit(bits) * scale))
+                });
+            }
+            Distribution::Keys => {
+                by_halves(stream, first, out, |bits| bits.map(|bits| Self::of_i64(bits as i64)));
             }
             Distribution::Randint { low, high } => {
                 let range = high.wrapping_sub(low) as u64;
@@ -331,7 +348,11 @@ impl Random for f64 {
                     bits.map(|bits| Self::of_bool(u64::from(bits) < limit))
                 });
             }
-            Distribution::Randint { .. } => {} // `Distribution::check` refuses it.
+            Distribution::Exponential { rate } => {
+                by_halves(stream, first, out, |bits| bits.map(|bits| log_of_unit_f64(bits) / -rate))
+            }
+            // `Distribution::check` refuses them.
+            Distribution::Randint { .. } | Distribution::Keys => {}
         }
     }
 }

@@ -23,6 +23,8 @@
 //! elements from a block, those that need 64 take two. The next random operation of a program takes the next
 //! offset: blocks of different operations never meet.
 //!
+//! [`Tensor::random_permutation`](crate::Tensor::random_permutation) sorts indices by keys of 64 bits.
+//!
 //! `f32` normals (Box and Muller) are computed with polynomials of our own and without fused
 //! multiplication, so that they are the same on every processor.
 

@@ -1,4 +1,4 @@
-//! Pairs of normal numbers by Box and Muller.
+//! Pairs of normal numbers by Box and Muller, and logarithms of uniform ones.
 //!
 //! In `f32` the functions are polynomials in operations that round the same on every processor, without
 //! branches, so that the compiler can make vectors of them.
@@ -22,6 +22,18 @@ pub(super) fn normal_pair_f64(first: u64, second: u64) -> [f64; 2] {
     let radius = (-2.0 * (((first >> 11) + 1) as f64 * UNIT).ln()).sqrt();
     let (sin, cos) = (std::f64::consts::TAU * ((second >> 11) as f64 * UNIT)).sin_cos();
     [radius * cos, radius * sin]
+}
+
+/// The logarithm of a number evenly between 0 and 1, neither of which it is.
+#[inline(always)]
+pub(super) fn log_of_unit(bits: u32) -> f32 {
+    // The middles of 2^23 equal parts: a `f32` holds them exactly.
+    ln(((bits >> 9) as f32 + 0.5) * (1.0 / 8_388_608.0))
+}
+
+/// As [`log_of_unit`], in `f64` and out of 64 bits.
+pub(super) fn log_of_unit_f64(bits: u64) -> f64 {
+    (((bits >> 12) as f64 + 0.5) * (1.0 / (1u64 << 52) as f64)).ln()
 }
 
 /// The logarithm of a normal positive number, to about 2 ulp (the polynomial of Cephes' `logf`).

@@ -15,6 +15,9 @@ use crate::{DType, Result, Tensor, simd::vectorized, threads::for_pieces_of};
 /// Elements that are searched together: enough to keep a vector unit busy.
 const SEARCH: usize = 64;
 
+/// Columns that are searched together: enough for long reads, few enough to share.
+const COLUMNS: usize = 1024;
+
 impl Tensor {
     /// The largest value over these dims, or over all if the list is empty. NaN is larger than all
     /// others, as in PyTorch. There is none of nothing: an error.
@@ -111,15 +114,25 @@ fn first_index<T: Number>(
         if out.is_empty() {
             return;
         }
-        let block = n.saturating_mul(inner);
-        for_pieces_of(out, inner, (1usize << 15).div_ceil(block), |outers, out| {
-            for (outer, out) in outers.zip(out.chunks_mut(inner)) {
-                let x = &x[outer * block..(outer + 1) * block];
-                let values = &values[outer * inner..(outer + 1) * inner];
-                match (inner, values) {
-                    (1, [value]) => out[0] = position(x, *value) as i64,
-                    _ => column_positions(x, values, out),
+        if inner == 1 {
+            for_pieces_of(out, 1, (1usize << 15).div_ceil(n), |rows, out| {
+                for (row, out) in rows.zip(out) {
+                    *out = position(&x[row * n..(row + 1) * n], values[row]) as i64;
                 }
+            });
+            return;
+        }
+        for_pieces_of(out, 1, COLUMNS, |piece, out| {
+            // A piece may begin and end within a row of results.
+            let mut done = 0;
+            while done < out.len() {
+                let (outer, column) = ((piece.start + done) / inner, (piece.start + done) % inner);
+                let width = (inner - column).min(out.len() - done);
+                let first = outer * n * inner + column;
+                let x = &x[first..first + (n - 1) * inner + width];
+                let values = &values[piece.start + done..][..width];
+                column_positions(x, inner, values, &mut out[done..done + width]);
+                done += width;
             }
         });
     })
@@ -142,11 +155,11 @@ vectorized! {
 }
 
 vectorized! {
-    /// The first index of every value in its column.
-    fn column_positions<T: Number>(x: &[T], values: &[T], out: &mut [i64]) {
+    /// The first index of every value in its column; the rows of the columns are `stride` apart.
+    fn column_positions<T: Number>(x: &[T], stride: usize, values: &[T], out: &mut [i64]) {
         out.fill(0);
         // From the end, so that the first one stays.
-        for (index, row) in x.chunks_exact(values.len()).enumerate().rev() {
+        for (index, row) in x.chunks(stride).enumerate().rev() {
             for ((out, x), value) in out.iter_mut().zip(row).zip(values) {
                 *out = if same(*x, *value) { index as i64 } else { *out };
             }

@@ -8,16 +8,22 @@
 
 mod arrange;
 mod error;
-mod exp;
 mod extremes;
 mod fold;
+mod histogram;
 mod key;
 mod lanes;
 mod logsumexp;
 mod moments;
 mod number;
 mod order;
+mod quantile;
 mod scan;
 mod scan_extremes;
+mod search;
 mod sums;
 mod truth;
+mod unique;
+
+pub use quantile::Interpolation;
+pub use unique::Unique;

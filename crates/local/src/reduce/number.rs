@@ -1,8 +1,6 @@
 //! The eight dtypes as numbers, and the types in which they are reduced.
 
-use crate::{Element, bf16, f16, simd};
-
-use super::exp::exp_of_nonpositive;
+use crate::{Element, bf16, elementwise::math32::exp_of_nonpositive, f16, simd};
 
 /// An element, and the type that reductions of it compute in: `f32` for the small floats, `i64` for all
 /// integers (sums of integers are `i64` in PyTorch).

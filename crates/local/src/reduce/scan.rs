@@ -1,16 +1,21 @@
 //! Running sums, products and logarithms of sums along a dim.
 
-use smallvec::SmallVec;
-
 use super::{
     arrange::lenient_dim,
     error::only_floats,
     number::{Number, Real, Wide, by_float, by_number},
 };
-use crate::{Element, Result, Tensor, threads::for_pieces_of};
+use crate::disjoint::Disjoint;
+use crate::{
+    Element, Result, Tensor,
+    threads::{for_pieces, for_pieces_of},
+};
 
 /// Elements that are worth a hand-over to another thread.
 const GRAIN: usize = 1 << 15;
+
+/// Lines that are scanned together: their states stay in the first-level cache.
+const STRIP: usize = 128;
 
 impl Tensor {
     /// Running sums along a dim. Integers and bools give `i64` and wrap; floats keep their dtype and are
@@ -18,18 +23,18 @@ impl Tensor {
     pub fn cumsum(&self, dim: isize) -> Result<Tensor> {
         let lines = Lines::of("cumsum", self, dim)?;
         if self.dtype().is_float() {
-            return by_float!(self.dtype(), T => lines.scan("cumsum", 0.0, |sum, x: T| sum + x.wide().double(), rounded::<T>));
+            return by_float!(self.dtype(), T => lines.scan("cumsum", 0.0, |sum, x: T, _| sum + x.wide().double(), rounded::<T>));
         }
-        by_number!(self.dtype(), T => lines.scan("cumsum", 0, |sum: i64, x: T| sum.wrapping_add(integer(x)), |sum| sum))
+        by_number!(self.dtype(), T => lines.scan("cumsum", 0, |sum: i64, x: T, _| sum.wrapping_add(integer(x)), |sum| sum))
     }
 
     /// Running products along a dim, as [`Tensor::cumsum`].
     pub fn cumprod(&self, dim: isize) -> Result<Tensor> {
         let lines = Lines::of("cumprod", self, dim)?;
         if self.dtype().is_float() {
-            return by_float!(self.dtype(), T => lines.scan("cumprod", 1.0, |product, x: T| product * x.wide().double(), rounded::<T>));
+            return by_float!(self.dtype(), T => lines.scan("cumprod", 1.0, |product, x: T, _| product * x.wide().double(), rounded::<T>));
         }
-        by_number!(self.dtype(), T => lines.scan("cumprod", 1, |product: i64, x: T| product.wrapping_mul(integer(x)), |product| product))
+        by_number!(self.dtype(), T => lines.scan("cumprod", 1, |product: i64, x: T, _| product.wrapping_mul(integer(x)), |product| product))
     }
 
     /// The logarithms of running sums of exponentials along a dim; of floats only.
@@ -40,7 +45,7 @@ impl Tensor {
         by_float!(self.dtype(), T => lines.scan(
             "logcumsumexp",
             start,
-            |acc, x: T| add_exponential(acc, x.wide().double()),
+            |acc, x: T, _| add_exponential(acc, x.wide().double()),
             |(max, sum): (f64, f64)| rounded::<T>(max + sum.ln()),
         ))
     }
@@ -50,7 +55,7 @@ impl Tensor {
 pub(super) struct Lines {
     x: Tensor,
     n: usize,
-    pub inner: usize,
+    inner: usize,
 }
 
 impl Lines {
@@ -61,47 +66,57 @@ impl Lines {
         Ok(Lines { x: x.contiguous(), n, inner })
     }
 
-    /// A tensor of the same shape, of which `fill` writes a block of `n x inner` per outer index, given
-    /// the same block of the operand.
-    pub fn write<T: Element, U: Element>(
+    /// A tensor of the same shape. Steps along every line from `start`, with the value and its index; each
+    /// state gives a result.
+    pub fn scan<T: Element, U: Element, S: Copy + Send + Sync>(
         &self,
         op: &'static str,
-        fill: impl Fn(&[T], &mut [U]) + Sync,
+        start: S,
+        step: impl Fn(S, T, usize) -> S + Sync,
+        result: impl Fn(S) -> U + Sync,
     ) -> Result<Tensor> {
         if self.x.is_meta() {
             return Tensor::meta(self.x.shape(), U::DTYPE);
         }
-        let x = self.x.as_slice::<T>()?;
-        let block = self.n.saturating_mul(self.inner);
+        let (x, n, inner) = (self.x.as_slice::<T>()?, self.n, self.inner);
         Tensor::write(op, self.x.shape(), |out: &mut [U]| {
             if out.is_empty() {
                 return;
             }
-            for_pieces_of(out, block, GRAIN.div_ceil(block), |outers, out| {
-                for (outer, out) in outers.zip(out.chunks_mut(block)) {
-                    fill(&x[outer * block..(outer + 1) * block], out);
+            if inner == 1 {
+                for_pieces_of(out, n, GRAIN.div_ceil(n), |lines, out| {
+                    for (line, out) in lines.zip(out.chunks_mut(n)) {
+                        let mut state = start;
+                        let x = &x[line * n..(line + 1) * n];
+                        for (i, (x, out)) in x.iter().zip(out).enumerate() {
+                            state = step(state, *x, i);
+                            *out = result(state);
+                        }
+                    }
+                });
+                return;
+            }
+            // Neighbouring lines together, in the order of memory.
+            let strips = inner.div_ceil(STRIP);
+            let n_pieces = out.len() / (n * inner) * strips;
+            let out = Disjoint::new(out);
+            for_pieces(n_pieces, GRAIN.div_ceil(n * inner.min(STRIP)), &|pieces| {
+                for piece in pieces {
+                    let (outer, first) = (piece / strips, piece % strips * STRIP);
+                    let width = STRIP.min(inner - first);
+                    let mut states = [start; STRIP];
+                    for i in 0..n {
+                        let at = (outer * n + i) * inner + first;
+                        // SAFETY: A strip is written by the piece of its number alone, row after row.
+                        let out = unsafe { out.part(at..at + width) };
+                        let row = states.iter_mut().zip(&x[at..at + width]).zip(out);
+                        for ((state, x), out) in row {
+                            *state = step(*state, *x, i);
+                            *out = result(*state);
+                        }
+                    }
                 }
             });
-        })
-    }
-
-    /// Steps along every line, from `start`; each state gives a result.
-    fn scan<T: Element, U: Element, S: Copy + Sync>(
-        &self,
-        op: &'static str,
-        start: S,
-        step: impl Fn(S, T) -> S + Sync,
-        result: impl Fn(S) -> U + Sync,
-    ) -> Result<Tensor> {
-        self.write(op, |x: &[T], out: &mut [U]| {
-            // All lines of a block at once, in the order of memory.
-            let mut states: SmallVec<[S; 16]> = SmallVec::from_elem(start, self.inner);
-            for (x, out) in x.chunks(self.inner).zip(out.chunks_mut(self.inner)) {
-                for ((state, x), out) in states.iter_mut().zip(x).zip(out) {
-                    *state = step(*state, *x);
-                    *out = result(*state);
-                }
-            }
         })
     }
 }

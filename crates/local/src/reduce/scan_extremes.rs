@@ -27,25 +27,14 @@ fn running<T: Number>(
     lines: &Lines,
     reaches: impl Fn(T::Wide, T::Wide) -> bool + Sync,
 ) -> Result<(Tensor, Tensor)> {
-    let inner = lines.inner;
-    let is_new = |x: T, best: T| {
-        let (x, best) = (x.wide(), best.wide());
-        x.is_not_a_number() || reaches(x, best)
+    // The best so far and its index.
+    let step = |best: (T, i64), x: T, i: usize| {
+        let (wide, so_far) = (x.wide(), best.0.wide());
+        let is_new = i == 0 || wide.is_not_a_number() || reaches(wide, so_far);
+        if is_new { (x, i as i64) } else { best }
     };
-    let values = lines.write(op, |x: &[T], out: &mut [T]| {
-        for i in 0..x.len() {
-            let so_far = i.checked_sub(inner).map(|before| out[before]);
-            out[i] = so_far.filter(|best| !is_new(x[i], *best)).unwrap_or(x[i]);
-        }
-    })?;
-    let indices = lines.write(op, |x: &[T], out: &mut [i64]| {
-        for i in 0..x.len() {
-            // The best so far is where the last index says.
-            let so_far = i.checked_sub(inner).map(|before| out[before]);
-            let best = |index: i64| x[index as usize * inner + i % inner];
-            let new = (i / inner) as i64;
-            out[i] = so_far.filter(|index| !is_new(x[i], best(*index))).unwrap_or(new);
-        }
-    })?;
+    let start = (T::default(), 0);
+    let values = lines.scan(op, start, step, |(best, _)| best)?;
+    let indices = lines.scan(op, start, step, |(_, index)| index)?;
     Ok((values, indices))
 }
