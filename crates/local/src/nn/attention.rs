@@ -5,10 +5,11 @@
 //! (Dao et al., "FlashAttention", 2022). Memory beyond the results does not grow with the number of keys.
 
 use super::{
-    block::{Left, add_product, transpose},
-    disjoint::Disjoint,
+    attention_mask::{AttentionMask, Masks, Place},
+    block::{Left, Part, add_product, transpose},
     real::{Real, by_real, check_dtype, check_float, check_shape, rounded, row_max, widened},
 };
+use crate::disjoint::Disjoint;
 use crate::{DType, LocalError, Result, Tensor, dims::Dims, simd::vectorized, threads};
 
 /// Queries and keys per block: two blocks of scores, and the operands, stay in the cache.
@@ -35,16 +36,31 @@ impl Tensor {
         values: &Tensor,
         settings: &Attention,
     ) -> Result<(Tensor, Tensor)> {
+        self.attention_masked(keys, values, settings, &AttentionMask::default())
+    }
+
+    /// As [`Tensor::attention`], of which a mask hides some keys from some queries or biases their products, and with
+    /// dropout. Where `settings.causal` is set too, both hide. Its gradients: [`Tensor::attention_masked_backward`].
+    pub fn attention_masked(
+        &self,
+        keys: &Tensor,
+        values: &Tensor,
+        settings: &Attention,
+        masks: &AttentionMask,
+    ) -> Result<(Tensor, Tensor)> {
         let op = "attention";
         let sizes = Sizes::new(op, self, keys, values)?;
+        masks.check(op, self, &sizes)?;
         let (shape, sums_shape) = sizes.result_shapes(self);
         let kept = if self.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
-        if self.is_meta() || keys.is_meta() || values.is_meta() {
+        if self.is_meta() || keys.is_meta() || values.is_meta() || masks.is_meta() {
             return Ok((Tensor::meta(&shape, self.dtype())?, Tensor::meta(&sums_shape, kept)?));
         }
         let [wide, keys, values] = [widened(op, self)?, widened(op, keys)?, widened(op, values)?];
+        let masks = masks.widened(op)?;
         let (out, log_sums) = by_real!(wide, R => {
-            let operands = Operands::<R>::new(&wide, &keys, &values, sizes, settings)?;
+            let masks = masks.masks::<R>(&wide, &sizes)?;
+            let operands = Operands::<R>::new([&wide, &keys, &values], sizes, settings, masks)?;
             let mut out = Tensor::zeros(&shape, kept)?;
             let mut log_sums = Tensor::zeros(&sums_shape, kept)?;
             operands.forward(out.as_mut_slice()?, log_sums.as_mut_slice()?);
@@ -119,15 +135,15 @@ pub(super) struct Operands<'a, R> {
     pub(super) sizes: Sizes,
     pub(super) causal: bool,
     pub(super) scale: R,
+    pub(super) masks: Option<Masks<'a, R>>,
 }
 
 impl<'a, R: Real> Operands<'a, R> {
     pub(super) fn new(
-        queries: &'a Tensor,
-        keys: &'a Tensor,
-        values: &'a Tensor,
+        [queries, keys, values]: [&'a Tensor; 3],
         sizes: Sizes,
         settings: &Attention,
+        masks: Option<Masks<'a, R>>,
     ) -> Result<Operands<'a, R>> {
         Ok(Operands {
             queries: queries.as_slice()?,
@@ -136,6 +152,7 @@ impl<'a, R: Real> Operands<'a, R> {
             sizes,
             causal: settings.causal,
             scale: R::of(settings.scale.unwrap_or_else(|| 1.0 / (sizes.depth as f64).sqrt())),
+            masks,
         })
     }
 
@@ -144,11 +161,16 @@ impl<'a, R: Real> Operands<'a, R> {
         if self.causal { self.sizes.n_keys.min(end) } else { self.sizes.n_keys }
     }
 
+    /// The part of a product that there is if queries do not see later keys.
+    pub(super) fn part(&self, causal: Part) -> Part {
+        if self.causal { causal } else { Part::Whole }
+    }
+
     fn forward(&self, out: &mut [R], log_sums: &mut [R]) {
         let Sizes { n_heads, n_queries, width, .. } = self.sizes;
         let n_blocks = n_queries.div_ceil(QUERIES);
         let (out, log_sums) = (Disjoint::new(out), Disjoint::new(log_sums));
-        threads::for_pieces(n_heads * n_blocks, 1, |pieces| {
+        threads::for_pieces(n_heads * n_blocks, 1, &|pieces| {
             for piece in pieces {
                 let (head, first) = (piece / n_blocks, piece % n_blocks * QUERIES);
                 let rows =
@@ -177,7 +199,11 @@ impl<'a, R: Real> Operands<'a, R> {
             transpose(keys, depth, &mut turned_keys, KEYS);
             scores.fill(R::ZERO);
             let left = Left { values: queries, row_stride: depth, column_stride: 1 };
-            add_product(left, &turned_keys, KEYS, &mut scores, KEYS, [n, depth, n_block]);
+            // Query `row` of the block sees key `column` of it up to this distance.
+            let apart = first as isize - key as isize;
+            let size = [n, depth, n_block];
+            let part = self.part(Part::ColumnsUpTo(apart));
+            add_product(left, &turned_keys, KEYS, &mut scores, KEYS, size, part);
             for row in 0..n {
                 let n_seen = if self.causal {
                     (first + row + 1).saturating_sub(key).min(n_block)
@@ -190,15 +216,27 @@ impl<'a, R: Real> Operands<'a, R> {
                     continue;
                 }
                 let out = &mut out[row * width..][..width];
-                online(seen, self.scale, &mut maxima[row], &mut sums[row], out);
+                let Some(masks) = &self.masks else {
+                    online(seen, self.scale, &mut maxima[row], &mut sums[row], out);
+                    continue;
+                };
+                let place = Place { head, query: first + row, key };
+                if masks.apply(place, seen, self.scale) {
+                    online(seen, R::ONE, &mut maxima[row], &mut sums[row], out);
+                    // Of what the softmax gives, not of what it sums.
+                    masks.drop_out(place, seen);
+                } else {
+                    seen.fill(R::ZERO);
+                }
             }
             let values = &self.values[(key_rows + key) * width..][..n_block * width];
             let left = Left { values: &scores, row_stride: KEYS, column_stride: 1 };
-            add_product(left, values, width, out, width, [n, n_block, width]);
+            let part = self.part(Part::LeftUpTo(apart));
+            add_product(left, values, width, out, width, [n, n_block, width], part);
         }
         for row in 0..n {
-            // A query that sees no key has the sum zero and gives NaN, as an empty softmax does in PyTorch.
-            let scale = R::ONE / sums[row];
+            // A query that sees no key has the sum zero and gives zeros, as in PyTorch.
+            let scale = if sums[row] == R::ZERO { R::ZERO } else { R::ONE / sums[row] };
             out[row * width..][..width].iter_mut().for_each(|out| *out *= scale);
             log_sums[row] = maxima[row] + sums[row].ln();
         }

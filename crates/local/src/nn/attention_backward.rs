@@ -2,10 +2,11 @@
 
 use super::{
     attention::{Attention, KEYS, Operands, QUERIES, Sizes},
-    block::{Left, add_product, transpose},
-    disjoint::Disjoint,
+    attention_mask::{AttentionMask, Place},
+    block::{Left, Part, add_product, transpose},
     real::{Real, by_real, check_dtype, check_shape, rounded, row_sum_2, widened},
 };
+use crate::disjoint::Disjoint;
 use crate::{DType, Result, Tensor, simd::vectorized, threads};
 
 /// Gradients of [`Tensor::attention`], each in the shape of its operand.
@@ -26,12 +27,28 @@ impl Tensor {
         &self,
         keys: &Tensor,
         values: &Tensor,
-        (out, log_sums): (&Tensor, &Tensor),
+        results: (&Tensor, &Tensor),
         grad: &Tensor,
         settings: &Attention,
     ) -> Result<AttentionGrads> {
+        let masks = AttentionMask::default();
+        self.attention_masked_backward(keys, values, results, grad, settings, &masks)
+    }
+
+    /// Gradients of [`Tensor::attention_masked`], where `self` has the queries, given its two results and the gradient
+    /// of the first. The masks have none.
+    pub fn attention_masked_backward(
+        &self,
+        keys: &Tensor,
+        values: &Tensor,
+        (out, log_sums): (&Tensor, &Tensor),
+        grad: &Tensor,
+        settings: &Attention,
+        masks: &AttentionMask,
+    ) -> Result<AttentionGrads> {
         let op = "attention_backward";
         let sizes = Sizes::new(op, self, keys, values)?;
+        masks.check(op, self, &sizes)?;
         let (shape, sums_shape) = sizes.result_shapes(self);
         let kept = if self.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
         for result in [out, grad] {
@@ -40,7 +57,8 @@ impl Tensor {
         }
         check_dtype(op, log_sums, kept)?;
         check_shape(op, log_sums, &sums_shape, "it is the second result of attention")?;
-        if [self, keys, values, out, log_sums, grad].iter().any(|tensor| tensor.is_meta()) {
+        let operands = [self, keys, values, out, log_sums, grad];
+        if operands.iter().any(|tensor| tensor.is_meta()) || masks.is_meta() {
             let meta = |tensor: &Tensor| Tensor::meta(tensor.shape(), tensor.dtype());
             return Ok(AttentionGrads {
                 queries: meta(self)?,
@@ -52,8 +70,11 @@ impl Tensor {
             [widened(op, self)?, widened(op, keys)?, widened(op, values)?];
         let [out, grad, log_sums] = [widened(op, out)?, widened(op, grad)?, log_sums.contiguous()];
         let mut grads = [self, keys, values].map(|tensor| Tensor::zeros(tensor.shape(), kept));
+        let masks = masks.widened(op)?;
         by_real!(wide, R => {
-            let operands = Operands::<R>::new(&wide, &wide_keys, &wide_values, sizes, settings)?;
+            let masks = masks.masks::<R>(&wide, &sizes)?;
+            let operands = [&wide, &wide_keys, &wide_values];
+            let operands = Operands::<R>::new(operands, sizes, settings, masks)?;
             let results = Results { out: out.as_slice()?, grad: grad.as_slice()?, log_sums: log_sums.as_slice()? };
             if let [Ok(queries), Ok(keys), Ok(values)] = &mut grads {
                 let slices = [queries.as_mut_slice()?, keys.as_mut_slice()?, values.as_mut_slice()?];
@@ -93,7 +114,7 @@ impl<R: Real> Operands<'_, R> {
         let Sizes { n_heads, group, n_queries, n_keys, depth, width } = self.sizes;
         let (d_queries, d_keys, d_values) =
             (Disjoint::new(d_queries), Disjoint::new(d_keys), Disjoint::new(d_values));
-        threads::for_pieces(n_heads / group.max(1), 1, |pieces| {
+        threads::for_pieces(n_heads / group.max(1), 1, &|pieces| {
             let mut scratch = Scratch {
                 turned_keys: vec![R::ZERO; depth * KEYS],
                 turned_values: vec![R::ZERO; width * KEYS],
@@ -151,21 +172,20 @@ impl<R: Real> Operands<'_, R> {
                 weights.fill(R::ZERO);
                 score_grads.fill(R::ZERO);
                 let by_row = |values, stride| Left { values, row_stride: stride, column_stride: 1 };
-                add_product(
-                    by_row(queries, depth),
-                    turned_keys,
-                    KEYS,
-                    weights,
-                    KEYS,
-                    [n, depth, n_block],
-                );
+                // Query `row` of the block sees key `column` of it up to this distance.
+                let apart = first as isize - key as isize;
+                let part = self.part(Part::ColumnsUpTo(apart));
+                let size = [n, depth, n_block];
+                add_product(by_row(queries, depth), turned_keys, KEYS, weights, KEYS, size, part);
+                let size = [n, width, n_block];
                 add_product(
                     by_row(grad, width),
                     turned_values,
                     KEYS,
                     score_grads,
                     KEYS,
-                    [n, width, n_block],
+                    size,
+                    part,
                 );
                 for i in 0..n {
                     let n_seen = if self.causal {
@@ -180,27 +200,30 @@ impl<R: Real> Operands<'_, R> {
                     let (log_sum, shared) = (results.log_sums[row + i], shared[first + i]);
                     let (weights, score_grads) =
                         (&mut weights[..n_seen], &mut score_grads[..n_seen]);
-                    softmax_backward(weights, score_grads, self.scale, log_sum, shared);
+                    let Some(masks) = &self.masks else {
+                        softmax_backward(weights, score_grads, self.scale, log_sum, shared);
+                        continue;
+                    };
+                    let place = Place { head, query: first + i, key };
+                    if masks.apply(place, weights, self.scale) {
+                        masks.drop_out(place, score_grads);
+                        masked_softmax_backward(weights, score_grads, self.scale, log_sum, shared);
+                        masks.drop_out(place, weights);
+                    } else {
+                        weights.fill(R::ZERO);
+                        score_grads.fill(R::ZERO);
+                    }
                 }
                 let turned = |values| Left { values, row_stride: 1, column_stride: KEYS };
-                add_product(turned(weights), grad, width, d_values, width, [n_block, n, width]);
-                add_product(
-                    turned(score_grads),
-                    queries,
-                    depth,
-                    d_keys,
-                    depth,
-                    [n_block, n, depth],
-                );
+                let part = self.part(Part::LeftFrom(apart));
+                let size = [n_block, n, width];
+                add_product(turned(weights), grad, width, d_values, width, size, part);
+                let size = [n_block, n, depth];
+                add_product(turned(score_grads), queries, depth, d_keys, depth, size, part);
                 let d_queries = &mut d_queries[first * depth..];
-                add_product(
-                    by_row(score_grads, KEYS),
-                    keys,
-                    depth,
-                    d_queries,
-                    depth,
-                    [n, n_block, depth],
-                );
+                let part = self.part(Part::LeftUpTo(apart));
+                let size = [n, n_block, depth];
+                add_product(by_row(score_grads, KEYS), keys, depth, d_queries, depth, size, part);
             }
         }
     }
@@ -211,6 +234,22 @@ vectorized! {
     fn softmax_backward<R: Real>(weights: &mut [R], grads: &mut [R], scale: R, log_sum: R, shared: R) {
         for (weight, grad) in weights.iter_mut().zip(grads) {
             *weight = weight.mul_add::<FMA>(scale, -log_sum).exp::<FMA>();
+            *grad = *weight * (*grad - shared) * scale;
+        }
+    }
+}
+
+vectorized! {
+    /// As [`softmax_backward`], of scores that are scaled and masked already.
+    fn masked_softmax_backward<R: Real>(
+        weights: &mut [R],
+        grads: &mut [R],
+        scale: R,
+        log_sum: R,
+        shared: R,
+    ) {
+        for (weight, grad) in weights.iter_mut().zip(grads) {
+            *weight = (*weight - log_sum).exp::<FMA>();
             *grad = *weight * (*grad - shared) * scale;
         }
     }

@@ -154,21 +154,8 @@ impl<'a, R: Real> Samples<'a, R> {
         settings: &CrossEntropy,
     ) -> Result<Samples<'a, R>> {
         let n_classes = logits.shape().last().copied().unwrap_or(1);
-        let class = |target: i64| {
-            if target == settings.ignore_index {
-                return Ok(None);
-            }
-            let class = usize::try_from(target).ok().filter(|class| *class < n_classes);
-            let index = target as isize;
-            let error = LocalError::IndexOutOfRange {
-                op,
-                index,
-                dim: logits.n_dims().min(2) - 1,
-                size: n_classes,
-            };
-            class.map(Some).ok_or(error)
-        };
-        let targets = indices(op, targets)?.into_iter().map(class).collect::<Result<_>>()?;
+        let dim = logits.n_dims().min(2) - 1;
+        let targets = classes_of(op, targets, settings.ignore_index, n_classes, dim)?;
         let weight = match settings.weight {
             Some(weight) => Some(widened(op, weight)?.to_vec::<R>()?),
             None => None,
@@ -279,8 +266,27 @@ vectorized! {
     }
 }
 
+/// The classes of targets, `None` for those that are ignored; `dim` is that of the classes.
+pub(super) fn classes_of(
+    op: &'static str,
+    targets: &Tensor,
+    ignore_index: i64,
+    n_classes: usize,
+    dim: usize,
+) -> Result<Vec<Option<usize>>> {
+    let class = |target: i64| {
+        if target == ignore_index {
+            return Ok(None);
+        }
+        let class = usize::try_from(target).ok().filter(|class| *class < n_classes);
+        let (index, size) = (target as isize, n_classes);
+        class.map(Some).ok_or(LocalError::IndexOutOfRange { op, index, dim, size })
+    };
+    indices(op, targets)?.into_iter().map(class).collect()
+}
+
 /// A sum that does not lose digits over many samples.
-fn total<R: Real>(values: &[R]) -> f64 {
+pub(super) fn total<R: Real>(values: &[R]) -> f64 {
     values.iter().map(|value| value.wide()).sum()
 }
 
@@ -290,7 +296,7 @@ fn kept_dtype(logits: &Tensor) -> DType {
 }
 
 /// Refuses what does not fit; gives the shape of the targets.
-fn check(
+pub(super) fn check(
     op: &'static str,
     logits: &Tensor,
     targets: &Tensor,
@@ -330,7 +336,7 @@ fn check(
     Ok(sample_shape)
 }
 
-fn is_meta(logits: &Tensor, targets: &Tensor, settings: &CrossEntropy) -> bool {
+pub(super) fn is_meta(logits: &Tensor, targets: &Tensor, settings: &CrossEntropy) -> bool {
     logits.is_meta() || targets.is_meta() || settings.weight.is_some_and(Tensor::is_meta)
 }
 

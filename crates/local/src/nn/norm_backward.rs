@@ -1,10 +1,10 @@
 //! Gradients of the normalisations.
 
 use super::{
-    disjoint::Disjoint,
     norm::{Kind, check, moments},
     real::{Real, by_real, check_dtype, check_shape, rounded, row_sum_2, rows_per_piece, widened},
 };
+use crate::disjoint::Disjoint;
 use crate::{Result, Tensor, simd::vectorized, threads};
 
 /// Parts that the gradient of the weight is summed in. A constant, and not the number of threads, so that the

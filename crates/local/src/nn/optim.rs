@@ -1,9 +1,7 @@
 //! Steps of optimizers in one pass over memory, in place.
 
-use super::{
-    disjoint::Disjoint,
-    real::{Real, check_dtype, check_float, check_shape},
-};
+use super::real::{Real, check_dtype, check_float, check_shape};
+use crate::disjoint::Disjoint;
 use crate::{DType, Element, LocalError, Result, Tensor, bf16, f16, simd::vectorized, threads};
 
 /// Settings of [`AdamW::step`], with PyTorch's defaults.
@@ -68,7 +66,7 @@ impl AdamW {
                 let parameter = Disjoint::new(parameter.as_mut_slice::<$T>()?);
                 let mean = Disjoint::new(mean.as_mut_slice::<$T>()?);
                 let square = Disjoint::new(square.as_mut_slice::<$T>()?);
-                threads::for_pieces(grad.len(), GRAIN, |piece| {
+                threads::for_pieces(grad.len(), GRAIN, &|piece| {
                     // SAFETY: Pieces do not overlap.
                     let (parameter, mean, square) = unsafe {
                         (
@@ -142,7 +140,7 @@ impl Sgd {
                 let has_direction = !direction.is_empty();
                 let direction = Disjoint::new(direction);
                 let parameter = Disjoint::new(parameter.as_mut_slice::<$T>()?);
-                threads::for_pieces(grad.len(), GRAIN, |piece| {
+                threads::for_pieces(grad.len(), GRAIN, &|piece| {
                     // SAFETY: Pieces do not overlap.
                     let (parameter, direction) = unsafe {
                         let directions = if has_direction { piece.clone() } else { 0..0 };

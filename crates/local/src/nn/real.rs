@@ -2,7 +2,11 @@
 
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
-use crate::{DType, Element, LocalError, Result, Tensor, bf16, f16, simd, threads};
+use crate::{
+    DType, Element, LocalError, Result, Tensor, bf16, f16,
+    simd::{self, settled},
+    threads,
+};
 
 /// Accumulators side by side, so that a fold is as wide as the widest vectors and their latency is hidden.
 const LANES: usize = 32;
@@ -137,7 +141,7 @@ pub(crate) fn row_max<R: Real>(row: &[R]) -> R {
         }
     }
     let mut largest = R::NEG_INFINITY;
-    for value in lanes.iter().chain(rest) {
+    for value in settled(lanes).iter().chain(rest) {
         largest = if *value > largest { *value } else { largest };
     }
     largest
@@ -192,7 +196,8 @@ pub(crate) fn row_map_sum<R: Real>(row: &[R], out: &mut [R], value: impl Fn(R) -
 }
 
 #[inline(always)]
-fn joined<R: Real>(mut lanes: [R; LANES]) -> R {
+fn joined<R: Real>(lanes: [R; LANES]) -> R {
+    let mut lanes = settled(lanes);
     let mut width = LANES / 2;
     while width > 0 {
         for lane in 0..width {
