@@ -180,6 +180,71 @@ pub enum LocalError {
         /// The reason and the way out.
         why: &'static str,
     },
+    /// A dtype other than those of full precision, where an algorithm is written for these alone.
+    #[error(
+        "{op}: the tensor is {got}; only f32 and f64 are computed with: convert it with to_dtype first"
+    )]
+    NotFullPrecision {
+        /// The operation.
+        op: &'static str,
+        /// The tensor's.
+        got: DType,
+    },
+    /// A shape on which the operation is not defined.
+    #[error("{op}: not defined on shape {shape:?}: {why}")]
+    BadShape {
+        /// The operation.
+        op: &'static str,
+        /// The shape.
+        shape: Vec<usize>,
+        /// The reason and the way out.
+        why: &'static str,
+    },
+    /// A matrix with an infinity or a NaN, of which an algorithm makes nothing.
+    #[error("{op}: {} has values that are not finite; see isfinite", name_matrix(matrix))]
+    NotFinite {
+        /// The operation.
+        op: &'static str,
+        /// Which of the batch, as an index of its dims.
+        matrix: Vec<usize>,
+    },
+    /// A matrix without an inverse.
+    #[error("{op}: {} is singular; lstsq and pinv take those too", name_matrix(matrix))]
+    Singular {
+        /// The operation.
+        op: &'static str,
+        /// Which of the batch, as an index of its dims.
+        matrix: Vec<usize>,
+    },
+    /// A matrix that is not positive definite.
+    #[error("{op}: {} is not positive definite; eigvalsh shows by how much", name_matrix(matrix))]
+    NotPositiveDefinite {
+        /// The operation.
+        op: &'static str,
+        /// Which of the batch, as an index of its dims.
+        matrix: Vec<usize>,
+    },
+    /// An iteration that did not come to an end.
+    #[error("{op}: the iteration for {} did not converge; scale its values", name_matrix(matrix))]
+    NoConvergence {
+        /// The operation.
+        op: &'static str,
+        /// Which of the batch, as an index of its dims.
+        matrix: Vec<usize>,
+    },
+    /// What another library said while tensors were converted to or from its own.
+    #[error("{op}: {why}")]
+    Foreign {
+        /// The conversion.
+        op: &'static str,
+        /// In its words.
+        why: String,
+    },
+}
+
+/// One of a batch, or the only one.
+fn name_matrix(index: &[usize]) -> String {
+    if index.is_empty() { "the matrix".into() } else { format!("matrix {index:?} of the batch") }
 }
 
 /// Result of this crate.

@@ -27,11 +27,16 @@
 #![allow(unsafe_code)]
 
 mod copy;
+mod create;
 mod dims;
+mod disjoint;
 mod display;
 mod elementwise;
 mod error;
+pub mod fft;
 mod indexing;
+mod interop;
+pub mod linalg;
 mod matmul;
 pub mod nn;
 mod pool;
@@ -41,11 +46,14 @@ mod simd;
 mod storage;
 mod tensor;
 mod threads;
+mod transpose;
 mod views;
 
 pub use dtensor_dtype::{DType, Element, bf16, f16};
 pub use elementwise::{Scalar, promote};
 pub use error::{LocalError, Result};
+pub use indexing::{MeshIndexing, PadMode, ScatterReduce};
 pub use pool::{ALIGN, PoolStats, pool_stats, set_pool_limit, trim_pool};
+pub use reduce::{Interpolation, Unique};
 pub use tensor::Tensor;
 pub use threads::{set_threads, threads};
