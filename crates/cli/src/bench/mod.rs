@@ -3,6 +3,8 @@
 mod buffers;
 mod cases;
 mod comm;
+mod kernel_cases;
+mod kernels;
 mod latency;
 #[cfg_attr(not(feature = "mpi"), path = "no_mpi.rs")]
 mod plain_mpi;
@@ -14,7 +16,7 @@ use clap::{Args, Subcommand};
 
 use crate::error::Result;
 
-/// Measure communication and planning on this machine.
+/// Measure communication, kernels and planning on this machine.
 #[derive(Args)]
 pub struct BenchArgs {
     #[command(subcommand)]
@@ -24,12 +26,14 @@ pub struct BenchArgs {
 #[derive(Subcommand)]
 enum Subject {
     Comm(comm::CommArgs),
+    Kernels(kernels::KernelsArgs),
     Scale(scale::ScaleArgs),
 }
 
 pub fn run(args: BenchArgs) -> Result<()> {
     match args.subject {
         Subject::Comm(args) => comm::run(args),
+        Subject::Kernels(args) => kernels::run(args),
         Subject::Scale(args) => scale::run(args),
     }
 }

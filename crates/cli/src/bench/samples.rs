@@ -13,6 +13,10 @@ impl Samples {
         self.0.push(microseconds);
     }
 
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The shortest time: on a shared machine the one with the least noise of others in it.
     pub fn min(&self) -> f64 {
         self.0.iter().copied().fold(f64::INFINITY, f64::min)
