@@ -13,16 +13,24 @@ use crate::{
 /// No step of cargo comes near it; it is there for tests that wait for ever.
 pub const LIMIT: Duration = Duration::from_secs(15 * 60);
 
+/// Features for the tensors of other crates. They change nothing else, so that one test needs them.
+const OTHER_TENSORS: &str = "dtensor-local/ndarray,dtensor-local/candle";
+
 /// The checks of the default build, which needs no system package.
 pub fn without_mpi(report: &mut Report) -> Result<()> {
     cargo_step(report, "fmt", &["fmt", "--all", "--check"])?;
     // Clippy and the documentation both need their dependencies checked, not compiled: next to each
     // other they share that work.
-    clippy(report, "clippy", &[])?;
-    docs(report, "docs", &[])?;
+    clippy(report, "clippy", &["--features", OTHER_TENSORS])?;
+    docs(report, "docs", &["--features", OTHER_TENSORS])?;
     // Documentation tests apart, so that each of the two has its own time in the summary.
     cargo_step(report, "tests", &["test", "--workspace", "--lib", "--bins", "--tests"])?;
-    cargo_step(report, "doc tests", &["test", "--workspace", "--doc"])
+    cargo_step(report, "doc tests", &["test", "--workspace", "--doc"])?;
+    cargo_step(
+        report,
+        "tests, other tensors",
+        &["test", "--package", "dtensor-local", "--features", OTHER_TENSORS, "--test", "interop"],
+    )
 }
 
 /// What differs with the feature `mpi` and needs no mpirun. The unit tests are those of `comm`, which
