@@ -25,8 +25,8 @@ pub(crate) fn numel(op: &'static str, shape: &[usize], dtype: DType) -> Result<u
 pub(crate) fn contiguous_strides(shape: &[usize]) -> Dims<isize> {
     let mut strides: Dims<isize> = SmallVec::from_elem(1, shape.len());
     for dim in (1..shape.len()).rev() {
-        // An empty tensor has no elements to be apart; 1 keeps the numbers small.
-        strides[dim - 1] = strides[dim] * shape[dim].max(1) as isize;
+        // An empty tensor has no elements to be apart: its sizes may be of any product, which may wrap.
+        strides[dim - 1] = strides[dim].wrapping_mul(shape[dim].max(1) as isize);
     }
     strides
 }

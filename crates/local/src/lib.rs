@@ -20,12 +20,22 @@
 //! * A tensor is an immutable value: clones and views share its memory. What writes in place
 //!   ([`Tensor::as_mut_slice`]) copies first if somebody else can see it.
 //! * Buffers come from a pool and go back to it ([`pool_stats`], [`set_pool_limit`], [`trim_pool`]):
-//!   memory that a program has used once stays with it, up to a limit.
+//!   memory that a program has used once stays with it, up to a limit. So there are no `out`
+//!   arguments: drop the old result before computing the new one, and it gets the same memory.
 //! * Nothing communicates here, and nothing knows of a placement.
+//!
+//! # What there is
+//!
+//! Operations are methods of [`Tensor`] with the names and semantics of PyTorch; [`nn`], [`linalg`],
+//! [`fft`] and [`random`] have the settings of some, and functions of their own. All give a
+//! [`Result`]; none panics on its operands. Kernels of several processors are compiled in, and the
+//! best is chosen when the program runs; pieces of work go to [`threads`], and the bits of a result
+//! do not depend on how many there are.
 
 // Kernels read and write raw memory. The arguments stand beside each block.
 #![allow(unsafe_code)]
 
+mod by_dtype;
 mod copy;
 mod create;
 mod dims;

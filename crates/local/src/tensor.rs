@@ -112,7 +112,8 @@ impl Tensor {
         let mut expected = 1;
         let consecutive = self.shape.iter().zip(&self.strides).rev().all(|(size, stride)| {
             let fits = *size <= 1 || *stride == expected;
-            expected *= *size as isize;
+            // May wrap for an empty tensor with other sizes that are huge.
+            expected = expected.wrapping_mul(*size as isize);
             fits
         });
         consecutive || self.numel() == 0

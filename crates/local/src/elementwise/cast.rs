@@ -1,6 +1,7 @@
 //! Casts between all dtypes.
 
-use super::values::{Values, with_dtype, with_values};
+use super::values::{Values, with_values};
+use crate::by_dtype::by_dtype;
 use crate::{DType, Element, Result, Tensor, bf16, f16, simd::vectorized, threads::for_pieces_of};
 
 /// Elements of one piece of work.
@@ -35,7 +36,7 @@ impl Tensor {
         }
         let whole = self.contiguous();
         let values = Values::of(&whole)?;
-        with_dtype!(dtype, To => with_values!(values, values => cast::<_, To>(values, self.shape())))
+        by_dtype!(dtype, To => with_values!(values, values => cast::<_, To>(values, self.shape())))
     }
 }
 

@@ -13,8 +13,9 @@ use super::{
     cast::{CastTo, convert},
     layout::{Operand, broadcast, n_inner},
     promote::Arg,
-    values::{Compute, Values, with_dtype},
+    values::{Compute, Values},
 };
+use crate::by_dtype::by_dtype;
 use crate::{DType, Element, Result, Tensor, dims::Dims, threads::for_pieces_of};
 
 /// Elements of one piece of work for a thread: less is not worth a hand-over.
@@ -52,7 +53,7 @@ pub(super) fn apply<C: Compute, K: Compute, const N: usize>(
     if dtype == K::DTYPE {
         Tensor::write::<K>(op, &shape, |out| blocks.write(out, kernel))
     } else {
-        with_dtype!(dtype, To => {
+        by_dtype!(dtype, To => {
             Tensor::write::<To>(op, &shape, |out| blocks.write_as::<K, To>(out, kernel))
         })
     }

@@ -16,8 +16,11 @@ macro_rules! assigning {
                 pub fn $name(&mut self, other: &Tensor) -> Result<()> {
                     let op = stringify!($name);
                     check(op, self, other)?;
-                    if self.is_meta() || other.is_meta() {
+                    if self.is_meta() {
                         return Ok(());
+                    }
+                    if other.is_meta() {
+                        return Err(LocalError::Meta { op, shape: other.shape().to_vec() });
                     }
                     match self.dtype() {
                         DType::F32 => in_place!(self, other, f32, |$a, $b| $float),

@@ -36,47 +36,6 @@ macro_rules! with_values {
 }
 pub(super) use with_values;
 
-/// Evaluates an expression with the type of a dtype.
-macro_rules! with_dtype {
-    ($dtype:expr, $type:ident => $body:expr) => {
-        match $dtype {
-            $crate::DType::F32 => {
-                type $type = f32;
-                $body
-            }
-            $crate::DType::F64 => {
-                type $type = f64;
-                $body
-            }
-            $crate::DType::Bf16 => {
-                type $type = $crate::bf16;
-                $body
-            }
-            $crate::DType::F16 => {
-                type $type = $crate::f16;
-                $body
-            }
-            $crate::DType::I64 => {
-                type $type = i64;
-                $body
-            }
-            $crate::DType::I32 => {
-                type $type = i32;
-                $body
-            }
-            $crate::DType::U8 => {
-                type $type = u8;
-                $body
-            }
-            $crate::DType::Bool => {
-                type $type = bool;
-                $body
-            }
-        }
-    };
-}
-pub(super) use with_dtype;
-
 impl<'a> Values<'a> {
     /// All values of a tensor whose elements are consecutive.
     pub(super) fn of(tensor: &'a Tensor) -> Result<Values<'a>> {

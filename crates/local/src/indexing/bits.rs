@@ -1,8 +1,7 @@
 //! Elements as bits. What only moves values needs their size and not their dtype, so it is compiled for
 //! four types instead of eight.
 
-use super::by_dtype;
-use crate::{DType, Result, Scalar, Tensor, threads::for_pieces_of};
+use crate::{DType, Result, Scalar, Tensor, by_dtype::by_dtype, threads::for_pieces_of};
 
 /// Elements that are worth a hand-over to another thread.
 pub(crate) const GRAIN: usize = 1 << 15;

@@ -7,7 +7,6 @@
 mod accumulate;
 mod advanced;
 mod bits;
-mod by_dtype;
 mod diagonal;
 mod indices;
 mod join;
@@ -24,6 +23,5 @@ mod triangle;
 
 pub use accumulate::ScatterReduce;
 pub(crate) use bits::{bits, by_size, filled, scalar_of, write_bits};
-pub(crate) use by_dtype::by_dtype;
 pub use pad::PadMode;
 pub use rearrange::MeshIndexing;

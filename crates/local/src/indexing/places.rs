@@ -109,7 +109,7 @@ impl Laid {
         let consecutive = (run..tensor.n_dims()).rev().all(|dim| {
             let (size, stride) = (tensor.shape()[dim], tensor.strides()[dim]);
             let fits = size <= 1 || stride == expected;
-            expected *= size as isize;
+            expected = expected.wrapping_mul(size as isize);
             fits
         });
         let tensor = if consecutive { tensor.clone() } else { tensor.contiguous() };

@@ -3,7 +3,7 @@ use std::{marker::PhantomData, ops::Range};
 /// A matrix of elements that lie anywhere: a view into a tensor, of which nothing is copied.
 ///
 /// Invariant: every row and column within the sizes is an element that may be read for `'a`.
-pub(super) struct Matrix<'a, T> {
+pub(crate) struct Matrix<'a, T> {
     start: *const T,
     rows: usize,
     columns: usize,
@@ -41,6 +41,21 @@ impl<'a, T: Copy> Matrix<'a, T> {
         assert_eq!(elements.len(), rows * columns, "a slice for {rows} x {columns} elements");
         // SAFETY: The slice has them all.
         unsafe { Matrix::new(elements.as_ptr(), (rows, columns), (columns as isize, 1)) }
+    }
+
+    /// Elements of a slice at these strides.
+    pub(crate) fn of_strided(
+        elements: &'a [T],
+        (rows, columns): (usize, usize),
+        (row_stride, column_stride): (usize, usize),
+    ) -> Self {
+        let last = rows.saturating_sub(1) * row_stride + columns.saturating_sub(1) * column_stride;
+        assert!(rows == 0 || columns == 0 || last < elements.len(), "{rows} x {columns} elements");
+        // SAFETY: The slice has the last one, and so all of them.
+        unsafe {
+            let strides = (row_stride as isize, column_stride as isize);
+            Matrix::new(elements.as_ptr(), (rows, columns), strides)
+        }
     }
 
     /// The same sizes and strides elsewhere, `by` elements further on.

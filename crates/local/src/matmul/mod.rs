@@ -19,7 +19,8 @@ mod number;
 mod real;
 
 use batch::{add_product, check_dtypes, product};
-use number::Scale;
+pub(crate) use matrix::Matrix;
+pub(crate) use number::{Number, Scale};
 
 use crate::{LocalError, Result, Tensor, dims::Dims};
 

@@ -3,21 +3,21 @@ use crate::Element;
 
 /// What becomes of a product.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Scale {
+pub(crate) struct Scale {
     /// The factor of the product.
-    pub(super) product: f64,
+    pub(crate) product: f64,
     /// The factor of what the result held before; `None` where that does not matter, not even if it
     /// is NaN.
-    pub(super) kept: Option<f64>,
+    pub(crate) kept: Option<f64>,
 }
 
 impl Scale {
     /// The product itself.
-    pub(super) const PLAIN: Scale = Scale { product: 1.0, kept: None };
+    pub(crate) const PLAIN: Scale = Scale { product: 1.0, kept: None };
 }
 
 /// An element type whose matrices can be multiplied.
-pub(super) trait Number: Element {
+pub(crate) trait Number: Element {
     /// Sets `out`, the consecutive rows of the result, to `scale.product * a b + scale.kept * out`.
     ///
     /// `out` has as many elements as rows of `a` times columns of `b`, and `a` as many columns as `b`

@@ -2,6 +2,7 @@
 
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
+use crate::matmul::Number;
 use crate::{
     DType, Element, LocalError, Result, Tensor, bf16, f16,
     simd::{self, settled},
@@ -14,6 +15,7 @@ const LANES: usize = 32;
 /// `f32` or `f64`: what a kernel computes in. `bf16` and `f16` are widened before and rounded once after.
 pub(crate) trait Real:
     Element
+    + Number
     + Add<Output = Self>
     + Sub<Output = Self>
     + Mul<Output = Self>

@@ -7,9 +7,10 @@ use super::{
     error::not_nothing,
     fold::{fold, fold_arranged},
     lanes::{Step, Steps},
-    number::{Number, Wide, by_number},
+    number::{Number, Wide},
     sums::{larger, smaller},
 };
+use crate::by_dtype::by_dtype;
 use crate::{DType, Result, Tensor, simd::vectorized, threads::for_pieces_of};
 
 /// Elements that are searched together: enough to keep a vector unit busy.
@@ -62,7 +63,7 @@ fn extreme<const MAX: bool>(
 ) -> Result<Tensor> {
     let reduced = Reduced::of(op, x, dims, keep_dims)?;
     not_nothing(op, x, reduced.n)?;
-    by_number!(x.dtype(), T => fold(op, x, &reduced, Steps(Extreme::<T, MAX>(PhantomData))))
+    by_dtype!(x.dtype(), T => fold(op, x, &reduced, Steps(Extreme::<T, MAX>(PhantomData))))
 }
 
 fn index<const MAX: bool>(
@@ -91,7 +92,7 @@ fn with_index<const MAX: bool>(
         return Ok((values, Tensor::meta(&reduced.shape, DType::I64)?));
     }
     let arranged = reduced.arrange(x)?;
-    by_number!(x.dtype(), T => {
+    by_dtype!(x.dtype(), T => {
         let values = fold_arranged(op, &arranged, &reduced, Steps(Extreme::<T, MAX>(PhantomData)))?;
         let index = first_index::<T>(op, &arranged, &reduced, &values)?;
         Ok((values, index))

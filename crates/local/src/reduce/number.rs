@@ -189,48 +189,7 @@ reals! {
     f64: |x, y| if FMA { x.mul_add(x, y) } else { x * x + y }, x.exp();
 }
 
-/// The body for the element type of a dtype.
-macro_rules! by_number {
-    ($dtype:expr, $type:ident => $body:expr) => {
-        match $dtype {
-            $crate::DType::F32 => {
-                type $type = f32;
-                $body
-            }
-            $crate::DType::F64 => {
-                type $type = f64;
-                $body
-            }
-            $crate::DType::Bf16 => {
-                type $type = $crate::bf16;
-                $body
-            }
-            $crate::DType::F16 => {
-                type $type = $crate::f16;
-                $body
-            }
-            $crate::DType::I64 => {
-                type $type = i64;
-                $body
-            }
-            $crate::DType::I32 => {
-                type $type = i32;
-                $body
-            }
-            $crate::DType::U8 => {
-                type $type = u8;
-                $body
-            }
-            $crate::DType::Bool => {
-                type $type = bool;
-                $body
-            }
-        }
-    };
-}
-pub(super) use by_number;
-
-/// As [`by_number`] for the floating-point dtypes; another one, which the caller has refused, is taken as
+/// As [`by_dtype`](crate::by_dtype) for the floating-point dtypes; another one, which the caller has refused, is taken as
 /// `f32`.
 macro_rules! by_float {
     ($dtype:expr, $type:ident => $body:expr) => {

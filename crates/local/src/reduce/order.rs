@@ -9,8 +9,8 @@ use super::{
     arrange::{Reduced, lenient_dim},
     error::not_nothing,
     key::Key,
-    number::by_number,
 };
+use crate::by_dtype::by_dtype;
 use crate::{DType, LocalError, Result, Tensor, dims::Dims, threads::for_pieces_of};
 
 /// Elements that are worth a hand-over to another thread.
@@ -101,7 +101,7 @@ fn along(
     let last = shape.len() - 1;
     shape.swap(dim, last);
     let lines = x.transpose(dim as isize, -1)?.contiguous();
-    let (values, indices) = by_number!(x.dtype(), T => if T::SHORT && lines.shape()[last] <= u32::MAX as usize {
+    let (values, indices) = by_dtype!(x.dtype(), T => if T::SHORT && lines.shape()[last] <= u32::MAX as usize {
         find::<T, u64>(op, &lines, &shape, descending, places)
     } else {
         find::<T, u128>(op, &lines, &shape, descending, places)

@@ -3,8 +3,9 @@
 use super::{
     arrange::lenient_dim,
     error::only_floats,
-    number::{Number, Real, Wide, by_float, by_number},
+    number::{Number, Real, Wide, by_float},
 };
+use crate::by_dtype::by_dtype;
 use crate::disjoint::Disjoint;
 use crate::{
     Element, Result, Tensor,
@@ -25,7 +26,7 @@ impl Tensor {
         if self.dtype().is_float() {
             return by_float!(self.dtype(), T => lines.scan("cumsum", 0.0, |sum, x: T, _| sum + x.wide().double(), rounded::<T>));
         }
-        by_number!(self.dtype(), T => lines.scan("cumsum", 0, |sum: i64, x: T, _| sum.wrapping_add(integer(x)), |sum| sum))
+        by_dtype!(self.dtype(), T => lines.scan("cumsum", 0, |sum: i64, x: T, _| sum.wrapping_add(integer(x)), |sum| sum))
     }
 
     /// Running products along a dim, as [`Tensor::cumsum`].
@@ -34,7 +35,7 @@ impl Tensor {
         if self.dtype().is_float() {
             return by_float!(self.dtype(), T => lines.scan("cumprod", 1.0, |product, x: T, _| product * x.wide().double(), rounded::<T>));
         }
-        by_number!(self.dtype(), T => lines.scan("cumprod", 1, |product: i64, x: T, _| product.wrapping_mul(integer(x)), |product| product))
+        by_dtype!(self.dtype(), T => lines.scan("cumprod", 1, |product: i64, x: T, _| product.wrapping_mul(integer(x)), |product| product))
     }
 
     /// The logarithms of running sums of exponentials along a dim; of floats only.

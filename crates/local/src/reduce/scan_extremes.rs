@@ -1,9 +1,10 @@
 //! Running extremes along a dim.
 
 use super::{
-    number::{Number, Wide, by_number},
+    number::{Number, Wide},
     scan::Lines,
 };
+use crate::by_dtype::by_dtype;
 use crate::{Result, Tensor};
 
 impl Tensor {
@@ -11,14 +12,14 @@ impl Tensor {
     /// PyTorch. From a NaN on it is NaN.
     pub fn cummax(&self, dim: isize) -> Result<(Tensor, Tensor)> {
         let lines = Lines::of("cummax", self, dim)?;
-        by_number!(self.dtype(), T => running::<T>("cummax", &lines, |x, best| x >= best))
+        by_dtype!(self.dtype(), T => running::<T>("cummax", &lines, |x, best| x >= best))
     }
 
     /// The smallest value so far along a dim and, as `i64`, its index: the last one of equal values, as in
     /// PyTorch. From a NaN on it is NaN.
     pub fn cummin(&self, dim: isize) -> Result<(Tensor, Tensor)> {
         let lines = Lines::of("cummin", self, dim)?;
-        by_number!(self.dtype(), T => running::<T>("cummin", &lines, |x, best| x <= best))
+        by_dtype!(self.dtype(), T => running::<T>("cummin", &lines, |x, best| x <= best))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Places of values in a sorted sequence.
 
-use super::{key::Key, number::by_number};
+use super::key::Key;
+use crate::by_dtype::by_dtype;
 use crate::{DType, LocalError, Result, Tensor, promote, threads::for_pieces_of};
 
 /// Values that are worth a hand-over to another thread.
@@ -52,7 +53,7 @@ impl Tensor {
         let x = self.to_dtype(dtype)?.contiguous();
         let elements = elements.to_dtype(dtype)?.reshape(&[elements.numel()])?;
         let (sorted, _) = elements.sort(0, false)?;
-        by_number!(dtype, T => {
+        by_dtype!(dtype, T => {
             let (x, sorted) = (x.as_slice::<T>()?, sorted.as_slice::<T>()?);
             Tensor::write("isin", self.shape(), |out: &mut [bool]| {
                 for_pieces_of(out, 1, GRAIN, |piece, out| {
@@ -92,7 +93,7 @@ fn search(op: &'static str, sequence: &Tensor, values: &Tensor, right: bool) -> 
         return Tensor::meta(values.shape(), DType::I64);
     }
     let (sequence, values) = (sequence.contiguous(), values.contiguous());
-    by_number!(sequence.dtype(), T => {
+    by_dtype!(sequence.dtype(), T => {
         let (sequence, x) = (sequence.as_slice::<T>()?, values.as_slice::<T>()?);
         Tensor::write(op, values.shape(), |out: &mut [i64]| {
             for_pieces_of(out, 1, GRAIN, |piece, out| {

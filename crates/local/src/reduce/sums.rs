@@ -7,8 +7,9 @@ use super::{
     error::{not_nothing, only_floats},
     fold::fold,
     lanes::{Step, Steps},
-    number::{Float, Number, Real, Wide, by_float, by_number},
+    number::{Float, Number, Real, Wide, by_float},
 };
+use crate::by_dtype::by_dtype;
 use crate::{Result, Tensor};
 
 impl Tensor {
@@ -19,14 +20,14 @@ impl Tensor {
     /// rounding error stays near that of a pairwise sum.
     pub fn sum(&self, dims: &[isize], keep_dims: bool) -> Result<Tensor> {
         let reduced = Reduced::of("sum", self, dims, keep_dims)?;
-        by_number!(self.dtype(), T => fold("sum", self, &reduced, Steps(Sum::<T>(PhantomData))))
+        by_dtype!(self.dtype(), T => fold("sum", self, &reduced, Steps(Sum::<T>(PhantomData))))
     }
 
     /// The product over these dims, or over all if the list is empty; dtypes as for [`Tensor::sum`].
     /// The product of nothing is 1.
     pub fn prod(&self, dims: &[isize], keep_dims: bool) -> Result<Tensor> {
         let reduced = Reduced::of("prod", self, dims, keep_dims)?;
-        by_number!(self.dtype(), T => fold("prod", self, &reduced, Steps(Product::<T>(PhantomData))))
+        by_dtype!(self.dtype(), T => fold("prod", self, &reduced, Steps(Product::<T>(PhantomData))))
     }
 
     /// The mean over these dims, or over all if the list is empty; of floats only. The mean of nothing

@@ -6,8 +6,9 @@ use super::{
     arrange::Reduced,
     fold::fold,
     lanes::{Step, Steps},
-    number::{Number, Wide, by_number},
+    number::{Number, Wide},
 };
+use crate::by_dtype::by_dtype;
 use crate::{Result, Tensor};
 
 impl Tensor {
@@ -15,20 +16,20 @@ impl Tensor {
     /// of nothing it is false. The result is `bool`, also for `u8`, where PyTorch keeps `u8`.
     pub fn any(&self, dims: &[isize], keep_dims: bool) -> Result<Tensor> {
         let reduced = Reduced::of("any", self, dims, keep_dims)?;
-        by_number!(self.dtype(), T => fold("any", self, &reduced, Steps(Any::<T>(PhantomData))))
+        by_dtype!(self.dtype(), T => fold("any", self, &reduced, Steps(Any::<T>(PhantomData))))
     }
 
     /// Whether no element is 0, over these dims or over all if the list is empty. Of nothing it is true.
     /// The result is `bool`, also for `u8`, where PyTorch keeps `u8`.
     pub fn all(&self, dims: &[isize], keep_dims: bool) -> Result<Tensor> {
         let reduced = Reduced::of("all", self, dims, keep_dims)?;
-        by_number!(self.dtype(), T => fold("all", self, &reduced, Steps(All::<T>(PhantomData))))
+        by_dtype!(self.dtype(), T => fold("all", self, &reduced, Steps(All::<T>(PhantomData))))
     }
 
     /// How many elements are not 0, over these dims or over all if the list is empty, as `i64`.
     pub fn count_nonzero(&self, dims: &[isize], keep_dims: bool) -> Result<Tensor> {
         let reduced = Reduced::of("count_nonzero", self, dims, keep_dims)?;
-        by_number!(self.dtype(), T => fold("count_nonzero", self, &reduced, Steps(Count::<T>(PhantomData))))
+        by_dtype!(self.dtype(), T => fold("count_nonzero", self, &reduced, Steps(Count::<T>(PhantomData))))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Different values, and how often they are there.
 
-use super::{arrange::lenient_dim, key::Key, number::by_number};
+use super::{arrange::lenient_dim, key::Key};
+use crate::by_dtype::by_dtype;
 use crate::{Element, LocalError, Result, Tensor, dims::Dims};
 
 /// The different values of a tensor.
@@ -31,7 +32,7 @@ impl Tensor {
         not_meta("unique", self)?;
         let (sorted, order) = self.reshape(&[self.numel()])?.sort(0, false)?;
         let order = order.as_slice::<i64>()?;
-        by_number!(self.dtype(), T => {
+        by_dtype!(self.dtype(), T => {
             let sorted = sorted.as_slice::<T>()?;
             let groups = Groups::of(order, |before, i| sorted[before] == sorted[i]);
             groups.finish::<T>(sorted, self.shape())
@@ -43,7 +44,7 @@ impl Tensor {
         not_meta("unique_consecutive", self)?;
         let flat = self.reshape(&[self.numel()])?.contiguous();
         let order: Vec<i64> = (0..self.numel() as i64).collect();
-        by_number!(self.dtype(), T => {
+        by_dtype!(self.dtype(), T => {
             let x = flat.as_slice::<T>()?;
             let groups = Groups::of(&order, |before, i| x[before] == x[i]);
             groups.finish::<T>(x, self.shape())
@@ -64,7 +65,7 @@ impl Tensor {
             [normal].into_iter().chain(others).map(|dim| dim as isize).collect();
         let rows = rows.permute(&order)?.contiguous();
         // As keys, so that rows of every dtype are compared by one function.
-        let keys = by_number!(self.dtype(), T => keys(rows.as_slice::<T>()?));
+        let keys = by_dtype!(self.dtype(), T => keys(rows.as_slice::<T>()?));
         let width = keys.len().checked_div(n).unwrap_or(0);
         let row = |i: usize| &keys[i * width..(i + 1) * width];
         let mut order: Vec<i64> = (0..n as i64).collect();
