@@ -4,8 +4,11 @@ use smallvec::SmallVec;
 
 use crate::{DType, LocalError, Result};
 
+/// Dims that need no allocation.
+const INLINE: usize = 6;
+
 /// One number per dim.
-pub(crate) type Dims<T = usize> = SmallVec<[T; 6]>;
+pub(crate) type Dims<T = usize> = SmallVec<[T; INLINE]>;
 
 /// Number of elements of a shape, checked so that their bytes fit into a buffer.
 #[inline]
@@ -23,7 +26,11 @@ pub(crate) fn numel(op: &'static str, shape: &[usize], dtype: DType) -> Result<u
 /// The strides of consecutive elements, the last dim varying fastest.
 #[inline]
 pub(crate) fn contiguous_strides(shape: &[usize]) -> Dims<isize> {
-    let mut strides: Dims<isize> = SmallVec::from_elem(1, shape.len());
+    // Without a loop that fills it where there are few dims, as nearly always.
+    let mut strides: Dims<isize> = match shape.len() {
+        n @ ..=INLINE => SmallVec::from_buf_and_len([1; INLINE], n),
+        n => SmallVec::from_elem(1, n),
+    };
     for dim in (1..shape.len()).rev() {
         // An empty tensor has no elements to be apart: its sizes may be of any product, which may wrap.
         strides[dim - 1] = strides[dim].wrapping_mul(shape[dim].max(1) as isize);

@@ -309,7 +309,8 @@ impl Tensor {
     #[inline]
     fn of_storage(storage: Storage, shape: &[usize], dtype: DType) -> Tensor {
         let strides = contiguous_strides(shape);
-        Tensor { storage: Some(Arc::new(storage)), dtype, shape: shape.into(), strides, offset: 0 }
+        let shape = Dims::from_slice(shape);
+        Tensor { storage: Some(Arc::new(storage)), dtype, shape, strides, offset: 0 }
     }
 
     /// The invariant.

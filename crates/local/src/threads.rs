@@ -5,9 +5,10 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use rayon::prelude::*;
-
 use crate::disjoint::Disjoint;
+
+/// Stretches of work per thread.
+const STRETCHES: usize = 4;
 
 /// 0 until it is first asked for.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -41,6 +42,12 @@ pub fn set_threads(threads: usize) {
 /// Not generic: compiled once, where a parallel loop per kernel took more than half of the time to
 /// compile this crate.
 pub(crate) fn for_pieces(n: usize, grain: usize, work: &(dyn Fn(Range<usize>) + Sync)) {
+    if n <= grain {
+        if n > 0 {
+            work(0..n);
+        }
+        return;
+    }
     let grain = grain.max(1);
     let n_pieces = n.div_ceil(grain);
     let piece = |index: usize| index * grain..n.min((index + 1) * grain);
@@ -49,11 +56,24 @@ pub(crate) fn for_pieces(n: usize, grain: usize, work: &(dyn Fn(Range<usize>) + 
         (0..n_pieces).for_each(|index| work(piece(index)));
         return;
     }
-    // One stretch of neighbouring pieces per thread: fewer hand-overs, and memory stays with its core.
-    let per_thread = n_pieces.div_ceil(threads);
-    (0..threads).into_par_iter().for_each(|thread| {
-        let stretch = thread * per_thread..n_pieces.min((thread + 1) * per_thread);
-        stretch.for_each(|index| work(piece(index)));
+    // Stretches of neighbouring pieces, so that there are few hand-overs; several for each thread, which
+    // takes the next when it is done. The calling thread works too, and has begun before the others wake.
+    let per_stretch = n_pieces.div_ceil(threads * STRETCHES);
+    let next = AtomicUsize::new(0);
+    let help = || {
+        loop {
+            let first = next.fetch_add(per_stretch, Ordering::Relaxed);
+            if first >= n_pieces {
+                return;
+            }
+            (first..n_pieces.min(first + per_stretch)).for_each(|index| work(piece(index)));
+        }
+    };
+    rayon::in_place_scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(|_| help());
+        }
+        help();
     });
 }
 
