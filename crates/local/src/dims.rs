@@ -38,6 +38,31 @@ pub(crate) fn contiguous_strides(shape: &[usize]) -> Dims<isize> {
     strides
 }
 
+/// The shape that all of these can be expanded to: dims are aligned at the last, and size 1 fits every
+/// size.
+pub(crate) fn broadcast<'a>(
+    op: &'static str,
+    shapes: impl Iterator<Item = &'a [usize]> + Clone,
+) -> Result<Dims> {
+    let n_dims = shapes.clone().map(<[usize]>::len).max().unwrap_or(0);
+    let mut common: Dims = SmallVec::from_elem(1, n_dims);
+    for shape in shapes.clone() {
+        for (so_far, size) in common.iter_mut().rev().zip(shape.iter().rev()) {
+            if *so_far == 1 {
+                *so_far = *size;
+            } else if *size != 1 && size != so_far {
+                return Err(LocalError::ShapeMismatch {
+                    op,
+                    from: shape.to_vec(),
+                    to: shapes.clone().next().unwrap_or_default().to_vec(),
+                    why: "dims, aligned at the last, must be equal or 1; expand or reshape one of them",
+                });
+            }
+        }
+    }
+    Ok(common)
+}
+
 /// The dim that may count from the end.
 pub(crate) fn normal_dim(op: &'static str, dim: isize, shape: &[usize]) -> Result<usize> {
     let counted = if dim < 0 { dim.checked_add_unsigned(shape.len()) } else { Some(dim) };

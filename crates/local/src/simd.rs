@@ -1,5 +1,7 @@
 //! Loops compiled for several processors, of which the best is chosen at run time.
 
+use std::ops::{Add, Mul};
+
 /// Which instructions a loop may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Simd {
@@ -35,9 +37,28 @@ pub(crate) fn simd() -> Simd {
 
 /// `a * b + c`: fused where that is one instruction. `FMA` is the constant of [`vectorized`].
 #[inline(always)]
-pub(crate) fn mul_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
-    // Without the instruction `f32::mul_add` is a slow function of the C library.
-    if FMA || cfg!(target_arch = "aarch64") { a.mul_add(b, c) } else { a * b + c }
+pub(crate) fn mul_add<const FMA: bool, T: Fused>(a: T, b: T, c: T) -> T {
+    // Without the instruction it is a slow function of the C library.
+    if FMA || cfg!(target_arch = "aarch64") { a.fused(b, c) } else { a * b + c }
+}
+
+/// A type that has a fused multiplication and addition.
+pub(crate) trait Fused: Copy + Mul<Output = Self> + Add<Output = Self> {
+    fn fused(self, b: Self, c: Self) -> Self;
+}
+
+impl Fused for f32 {
+    #[inline(always)]
+    fn fused(self, b: f32, c: f32) -> f32 {
+        self.mul_add(b, c)
+    }
+}
+
+impl Fused for f64 {
+    #[inline(always)]
+    fn fused(self, b: f64, c: f64) -> f64 {
+        self.mul_add(b, c)
+    }
 }
 
 /// The same values, by way of memory. To be called between a loop that keeps values in the lanes of
@@ -97,7 +118,7 @@ mod tests {
     vectorized! {
         fn axpy(a: f32, x: &[f32], y: &mut [f32]) {
             for (y, x) in y.iter_mut().zip(x) {
-                *y = mul_add::<FMA>(a, *x, *y);
+                *y = mul_add::<FMA, _>(a, *x, *y);
             }
         }
     }

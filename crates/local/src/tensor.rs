@@ -278,6 +278,22 @@ impl Tensor {
         Tensor { storage: self.storage.clone(), dtype: self.dtype, shape, strides, offset }
     }
 
+    /// All of the memory between its first and its last element, as a tensor of one dim, and where in it
+    /// the element at index zero is.
+    pub(crate) fn span(&self) -> (Tensor, usize) {
+        let line =
+            |length, offset| self.view(Dims::from_slice(&[length]), Dims::from_slice(&[1]), offset);
+        if self.numel() == 0 {
+            return (line(0, 0), 0);
+        }
+        let (mut before, mut after) = (0, 0);
+        for (size, stride) in self.shape.iter().zip(&self.strides) {
+            let reach = (*size as isize - 1) * stride;
+            *(if reach < 0 { &mut before } else { &mut after }) += reach.unsigned_abs();
+        }
+        (line(before + after + 1, self.offset - before), before)
+    }
+
     pub(crate) fn offset(&self) -> usize {
         self.offset
     }

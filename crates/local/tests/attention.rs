@@ -1,21 +1,11 @@
 //! Attention against the unfused composition in `f64`, and its gradients against finite differences.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test may.
 
-use dtensor_local::{DType, LocalError, Tensor, bf16, nn::Attention};
-use proptest::prelude::*;
+mod floats;
 
-/// Values that look random and are the same every time.
-fn noise(n: usize, seed: u64) -> Vec<f64> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..n)
-        .map(|_| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as f64 / (1u64 << 31) as f64 * 4.0 - 2.0
-        })
-        .collect()
-}
+use dtensor_local::{DType, LocalError, Tensor, bf16, nn::Attention};
+use floats::noise;
+use proptest::prelude::*;
 
 /// Sizes of one case.
 #[derive(Clone, Copy, Debug)]

@@ -1,45 +1,16 @@
 //! Fused kernels against plain loops in `f64`, and gradients against finite differences.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test may.
 
+mod floats;
+
 use dtensor_local::{
-    DType, LocalError, Tensor, bf16, f16,
+    DType, LocalError, Tensor,
     nn::{AdamW, Attention, CrossEntropy, Reduction, Sgd},
 };
+use floats::{differences, noise, tensor, values};
 use proptest::prelude::*;
 
-/// Values that look random and are the same every time.
-fn noise(n: usize, seed: u64) -> Vec<f64> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..n)
-        .map(|_| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as f64 / (1u64 << 31) as f64 * 4.0 - 2.0
-        })
-        .collect()
-}
-
-fn tensor(values: &[f64], shape: &[usize], dtype: DType) -> Tensor {
-    match dtype {
-        DType::F32 => Tensor::from_vec(values.iter().map(|x| *x as f32).collect(), shape),
-        DType::Bf16 => Tensor::from_vec(values.iter().map(|x| bf16::from_f64(*x)).collect(), shape),
-        DType::F16 => Tensor::from_vec(values.iter().map(|x| f16::from_f64(*x)).collect(), shape),
-        _ => Tensor::from_vec(values.to_vec(), shape),
-    }
-    .unwrap()
-}
-
-fn values(tensor: &Tensor) -> Vec<f64> {
-    match tensor.dtype() {
-        DType::F32 => tensor.to_vec::<f32>().unwrap().into_iter().map(f64::from).collect(),
-        DType::Bf16 => tensor.to_vec::<bf16>().unwrap().into_iter().map(f64::from).collect(),
-        DType::F16 => tensor.to_vec::<f16>().unwrap().into_iter().map(f64::from).collect(),
-        _ => tensor.to_vec::<f64>().unwrap(),
-    }
-}
-
-/// How far off a dtype may be, relative to the larger of the value and one.
+/// How far off these kernels may be, which is less than most, relative to the larger of the value and one.
 fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 1e-12,
@@ -61,18 +32,6 @@ fn check_within(what: &str, got: &[f64], want: &[f64], tolerance: f64) {
         let close = (got - want).abs() <= tolerance * want.abs().max(1.0);
         assert!(close || (got.is_nan() && want.is_nan()), "{what}: {got} is not {want} at {i}");
     }
-}
-
-/// The gradient of `sum(f(x) * weight)` by central differences.
-fn differences(x: &[f64], weight: &[f64], f: impl Fn(&[f64]) -> Vec<f64>) -> Vec<f64> {
-    const STEP: f64 = 1e-5;
-    let loss = |x: &[f64]| f(x).iter().zip(weight).map(|(y, w)| y * w).sum::<f64>();
-    let moved = |i: usize, by: f64| {
-        let mut x = x.to_vec();
-        x[i] += by;
-        loss(&x)
-    };
-    (0..x.len()).map(|i| (moved(i, STEP) - moved(i, -STEP)) / (2.0 * STEP)).collect()
 }
 
 fn softmax(row: &[f64]) -> Vec<f64> {

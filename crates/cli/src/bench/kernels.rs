@@ -14,7 +14,7 @@ use crate::{
 };
 
 use super::{
-    kernel_cases::{self, Case},
+    kernel_cases::{CASES, Case, Operands},
     samples::Samples,
 };
 
@@ -51,8 +51,17 @@ pub struct KernelsArgs {
     json: bool,
 }
 
+/// A case that is measured.
+struct Chosen {
+    name: &'static str,
+    case: Case,
+    /// Calls per sample.
+    repeats: usize,
+}
+
 /// One case with one number of threads.
 struct Line {
+    /// Its place among the chosen.
     case: usize,
     threads: usize,
     samples: Samples,
@@ -65,11 +74,10 @@ pub fn run(args: KernelsArgs) -> Result<()> {
         threads = vec![1, std::thread::available_parallelism().map_or(1, std::num::NonZero::get)];
         threads.dedup();
     }
-    let wanted =
-        |name: &str| args.only.is_empty() || args.only.iter().any(|text| name.contains(text));
-    let mut cases = kernel_cases::build(&wanted).map_err(broken)?;
+    let mut cases = chosen(&args.only).map_err(broken)?;
     if cases.is_empty() {
-        let names = kernel_cases::NAMES.join(" ");
+        let names: Vec<&str> = CASES.iter().map(|(name, _)| *name).collect();
+        let names = names.join(" ");
         return Err(Error::usage(format!("--only {}: no such case", args.only.join(" --only ")))
             .with_hint(format!("the cases are: {names}")));
     }
@@ -81,7 +89,18 @@ pub fn run(args: KernelsArgs) -> Result<()> {
     }
 }
 
-fn measure(cases: &mut [Case], threads: &[usize], repeat: u32) -> Result<Vec<Line>, LocalError> {
+/// The cases that are wanted. Operands are made only for those.
+fn chosen(only: &[String]) -> Result<Vec<Chosen>, LocalError> {
+    let wanted = |name: &str| only.is_empty() || only.iter().any(|text| name.contains(text));
+    let cases = CASES.iter().filter(|(name, _)| wanted(name));
+    cases
+        .map(|(name, build)| {
+            Ok(Chosen { name, case: build(&mut Operands::default())?, repeats: 1 })
+        })
+        .collect()
+}
+
+fn measure(cases: &mut [Chosen], threads: &[usize], repeat: u32) -> Result<Vec<Line>, LocalError> {
     let progress = Progress::new();
     let mut lines = Vec::new();
     for threads in threads {
@@ -91,9 +110,9 @@ fn measure(cases: &mut [Case], threads: &[usize], repeat: u32) -> Result<Vec<Lin
     }
     for case in cases.iter_mut() {
         progress.say(&format!("warming up {}", case.name));
-        (case.run)()?;
+        (case.case.run)()?;
         let start = Instant::now();
-        (case.run)()?;
+        (case.case.run)()?;
         case.repeats = ((SAMPLE / start.elapsed().as_secs_f64()) as usize).max(1);
     }
     for round in 0..repeat {
@@ -101,10 +120,10 @@ fn measure(cases: &mut [Case], threads: &[usize], repeat: u32) -> Result<Vec<Lin
             let case = &mut cases[line.case];
             progress.say(&format!("round {} of {repeat}: {}", round + 1, case.name));
             dtensor_local::set_threads(line.threads);
-            (case.run)()?;
+            (case.case.run)()?;
             let start = Instant::now();
             for _ in 0..case.repeats {
-                (case.run)()?;
+                (case.case.run)()?;
             }
             line.samples.push(start.elapsed().as_secs_f64() * 1e6 / case.repeats as f64);
         }
@@ -114,11 +133,11 @@ fn measure(cases: &mut [Case], threads: &[usize], repeat: u32) -> Result<Vec<Lin
 
 impl Line {
     /// Billions of operations or bytes per second.
-    fn rate(&self, cases: &[Case]) -> f64 {
-        cases[self.case].work / self.samples.min() / 1e3
+    fn rate(&self, cases: &[Chosen]) -> f64 {
+        cases[self.case].case.work / self.samples.min() / 1e3
     }
 
-    fn json(&self, cases: &[Case]) -> Value {
+    fn json(&self, cases: &[Chosen]) -> Value {
         let case = &cases[self.case];
         let milliseconds = |us: f64| (us * 1e3).round() / 1e6;
         json!({
@@ -129,13 +148,13 @@ impl Line {
             "median_ms": milliseconds(self.samples.median()),
             "n": self.samples.len(),
             "rate": (self.rate(cases) * 100.0).round() / 100.0,
-            "unit": case.unit,
+            "unit": case.case.unit,
             "reps": case.repeats,
         })
     }
 }
 
-fn table(lines: &[Line], cases: &[Case]) -> Vec<String> {
+fn table(lines: &[Line], cases: &[Chosen]) -> Vec<String> {
     let mut table = Table::new(&[
         ("case", Align::Left),
         ("threads", Align::Right),
@@ -151,7 +170,7 @@ fn table(lines: &[Line], cases: &[Case]) -> Vec<String> {
             microseconds(line.samples.min()),
             microseconds(line.samples.median()),
             format!("{:.1}", line.rate(cases)),
-            cases[line.case].unit.to_string(),
+            cases[line.case].case.unit.to_string(),
         ]);
     }
     table.lines()

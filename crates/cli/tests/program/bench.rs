@@ -69,11 +69,36 @@ fn scale_has_three_sizes_of_mesh() {
 }
 
 #[test]
+fn kernels_has_a_line_for_every_case_and_number_of_threads() {
+    let args = "bench kernels --only add_8x8 --threads 1,2 --repeat 2 --json";
+    let lines = json_lines(&dtensor(&args.split(' ').collect::<Vec<_>>()).ok());
+    let threads: Vec<_> = lines.iter().map(|line| line["threads"].as_u64().unwrap()).collect();
+    assert_eq!(threads, [1, 2]);
+    for line in &lines {
+        assert_eq!((&line["bench"], &line["case"]), (&"kernels".into(), &"add_8x8".into()));
+        assert_eq!((&line["n"], &line["unit"]), (&2.into(), &"GB/s".into()), "{line}");
+        assert!(0.0 < line["min_ms"].as_f64().unwrap(), "{line}");
+        assert!(line["min_ms"].as_f64().unwrap() <= line["median_ms"].as_f64().unwrap(), "{line}");
+        assert!(0.0 < line["rate"].as_f64().unwrap(), "{line}");
+    }
+    let table = dtensor(&args.trim_end_matches(" --json").split(' ').collect::<Vec<_>>()).ok();
+    assert_eq!(table.lines().filter(|line| line.starts_with("add_8x8")).count(), 2, "{table}");
+}
+
+#[test]
+fn a_kernel_that_is_not_there_is_refused_with_the_ones_that_are() {
+    let message = dtensor(&["bench", "kernels", "--only", "nonsense"]).error(2);
+    assert!(message.starts_with("error: --only nonsense: no such case"), "{message}");
+    assert!(message.contains("softmax_4096x1024"), "{message}");
+}
+
+#[test]
 fn mistakes_are_refused() {
     let refused = |args: &str| dtensor(&args.split(' ').collect::<Vec<_>>()).error(2);
     refused("bench comm --ranks 0");
     refused("bench comm --repeat 0");
     refused("bench comm --bytes many");
+    refused("bench kernels --threads 0");
     refused("bench scale --mesh 2,2");
     refused("bench nonsense");
 }

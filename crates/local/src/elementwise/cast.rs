@@ -1,8 +1,10 @@
 //! Casts between all dtypes.
 
 use super::values::{Values, with_values};
-use crate::by_dtype::by_dtype;
-use crate::{DType, Element, Result, Tensor, bf16, f16, simd::vectorized, threads::for_pieces_of};
+use crate::{
+    DType, Element, Result, Tensor, bf16, by_dtype::by_dtype, f16, simd::vectorized,
+    threads::for_pieces_of,
+};
 
 /// Elements of one piece of work.
 const GRAIN: usize = 1 << 15;

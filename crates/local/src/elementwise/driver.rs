@@ -15,8 +15,9 @@ use super::{
     promote::Arg,
     values::{Compute, Values},
 };
-use crate::by_dtype::by_dtype;
-use crate::{DType, Element, Result, Tensor, dims::Dims, threads::for_pieces_of};
+use crate::{
+    DType, Element, Result, Tensor, by_dtype::by_dtype, dims::Dims, threads::for_pieces_of,
+};
 
 /// Elements of one piece of work for a thread: less is not worth a hand-over.
 pub(super) const GRAIN: usize = 1 << 15;

@@ -1,35 +1,18 @@
 //! Operands of several shapes laid over one.
 
 use super::promote::{Arg, Scalar};
-use crate::{LocalError, Result, Tensor, dims::Dims};
+use crate::{
+    Result, Tensor,
+    dims::{self, Dims},
+};
 
-/// The shape of the result: dims are aligned at the end, and size 1 fits every size.
+/// The shape of the result.
 pub(super) fn broadcast(op: &'static str, args: &[Arg]) -> Result<Dims> {
-    let tensors = || {
-        args.iter().filter_map(|arg| match arg {
-            Arg::Tensor(tensor) => Some(*tensor),
-            Arg::Scalar(_) => None,
-        })
-    };
-    let n_dims = tensors().map(Tensor::n_dims).max().unwrap_or(0);
-    let mut shape: Dims = std::iter::repeat_n(1, n_dims).collect();
-    for tensor in tensors() {
-        let added = n_dims - tensor.n_dims();
-        for (dim, size) in tensor.shape().iter().enumerate() {
-            let so_far = &mut shape[added + dim];
-            if *so_far == 1 {
-                *so_far = *size;
-            } else if *size != 1 && size != so_far {
-                return Err(LocalError::ShapeMismatch {
-                    op,
-                    from: tensor.shape().to_vec(),
-                    to: tensors().next().map(|first| first.shape().to_vec()).unwrap_or_default(),
-                    why: "dims, aligned at the last, must be equal or 1; expand or reshape one of them",
-                });
-            }
-        }
-    }
-    Ok(shape)
+    let shapes = args.iter().filter_map(|arg| match arg {
+        Arg::Tensor(tensor) => Some(tensor.shape()),
+        Arg::Scalar(_) => None,
+    });
+    dims::broadcast(op, shapes)
 }
 
 /// An operand with one stride per dim of the result.
@@ -56,18 +39,13 @@ impl Operand {
         };
         let n_added = shape.len() - tensor.n_dims();
         let mut strides: Dims<isize> = std::iter::repeat_n(0, shape.len()).collect();
-        let (mut before, mut after) = (0, 0);
         for (dim, (size, stride)) in tensor.shape().iter().zip(tensor.strides()).enumerate() {
             if *size > 1 {
                 strides[n_added + dim] = *stride;
-                let reach = (*size as isize - 1) * stride;
-                *(if reach < 0 { &mut before } else { &mut after }) += reach.unsigned_abs();
             }
         }
-        let length = if tensor.numel() == 0 { 0 } else { before + after + 1 };
-        let offset = if length == 0 { 0 } else { tensor.offset() - before };
-        let memory = tensor.view(Dims::from_slice(&[length]), Dims::from_slice(&[1]), offset);
-        Operand::View { memory, start: before, strides }
+        let (memory, start) = tensor.span();
+        Operand::View { memory, start, strides }
     }
 }
 

@@ -3,9 +3,12 @@
 use super::{
     accumulate::{ScatterReduce, accumulate},
     indices::{check_index_dtype, wrapped_indices},
-    places::{Laid, Places, all_sums, broadcast_shape, dim_offsets, expand_for, same_dtype},
+    places::{Laid, Places, all_sums, dim_offsets, expand_for, same_dtype},
 };
-use crate::{DType, LocalError, Result, Tensor, dims::Dims};
+use crate::{
+    DType, LocalError, Result, Tensor,
+    dims::{Dims, broadcast},
+};
 
 impl Tensor {
     /// The elements that lists of indices name together, as `x[i0, i1, ...]` in PyTorch and NumPy.
@@ -111,8 +114,7 @@ impl Request {
                 want: "at most one per dim",
             });
         }
-        let shapes: Vec<&[usize]> = lists.iter().map(|(_, list)| list.shape()).collect();
-        let common = broadcast_shape(op, &shapes)?;
+        let common = broadcast(op, lists.iter().map(|(_, list)| list.shape()))?;
         for (_, list) in &mut lists {
             *list = expand_for(op, list, &common)?;
         }

@@ -1,7 +1,7 @@
 //! Elements by a mask, and where a mask is true.
 
-use super::places::{Places, broadcast_shape, same_dtype};
-use crate::{DType, LocalError, Result, Tensor};
+use super::places::{Places, same_dtype};
+use crate::{DType, LocalError, Result, Tensor, dims::broadcast};
 
 impl Tensor {
     /// The elements where the mask, of `bool`, is true, in one dim. Both are broadcast.
@@ -11,7 +11,7 @@ impl Tensor {
     pub fn masked_select(&self, mask: &Tensor) -> Result<Tensor> {
         let op = "masked_select";
         check_mask(op, mask)?;
-        let shape = broadcast_shape(op, &[self.shape(), mask.shape()])?;
+        let shape = broadcast(op, [self.shape(), mask.shape()].into_iter())?;
         if self.is_meta() || mask.is_meta() {
             return Err(LocalError::Meta { op, shape: shape.to_vec() });
         }
@@ -26,7 +26,7 @@ impl Tensor {
         let op = "masked_scatter";
         check_mask(op, mask)?;
         same_dtype(op, self, source)?;
-        let shape = broadcast_shape(op, &[self.shape(), mask.shape()])?;
+        let shape = broadcast(op, [self.shape(), mask.shape()].into_iter())?;
         if [self, mask, source].iter().any(|tensor| tensor.is_meta()) {
             return Tensor::meta(&shape, self.dtype());
         }

@@ -113,16 +113,7 @@ impl Laid {
             fits
         });
         let tensor = if consecutive { tensor.clone() } else { tensor.contiguous() };
-        let (mut before, mut after) = (0, 0);
-        for (size, stride) in tensor.shape().iter().zip(tensor.strides()) {
-            let reach = (*size as isize).saturating_sub(1) * stride;
-            *(if reach < 0 { &mut before } else { &mut after }) += reach.unsigned_abs();
-        }
-        let (start, length, offset) = match tensor.numel() {
-            0 => (0, 0, 0),
-            _ => (before, before + after + 1, tensor.offset() - before),
-        };
-        let memory = tensor.view(Dims::from_slice(&[length]), Dims::from_slice(&[1]), offset);
+        let (memory, start) = tensor.span();
         Laid { memory, start, strides: tensor.strides().into() }
     }
 }
@@ -149,27 +140,6 @@ pub(super) fn all_sums(start: usize, lists: &[Vec<isize>]) -> Vec<usize> {
 /// A tensor without dims as one with one dim: PyTorch takes dim 0 of both.
 pub(super) fn with_a_dim(tensor: &Tensor) -> Result<Tensor> {
     if tensor.n_dims() == 0 { tensor.reshape(&[1]) } else { Ok(tensor.clone()) }
-}
-
-/// The shape that all of these can be expanded to.
-pub(super) fn broadcast_shape(op: &'static str, shapes: &[&[usize]]) -> Result<Dims> {
-    let n_dims = shapes.iter().map(|shape| shape.len()).max().unwrap_or(0);
-    let mut common: Dims = std::iter::repeat_n(1, n_dims).collect();
-    for shape in shapes {
-        for (have, size) in common.iter_mut().rev().zip(shape.iter().rev()) {
-            if *have == 1 {
-                *have = *size;
-            } else if *size != 1 && size != have {
-                return Err(LocalError::ShapeMismatch {
-                    op,
-                    from: shape.to_vec(),
-                    to: shapes.first().map(|first| first.to_vec()).unwrap_or_default(),
-                    why: "dims, aligned at the last, must be equal or 1; expand or reshape one of them",
-                });
-            }
-        }
-    }
-    Ok(common)
 }
 
 /// [`Tensor::expand`] with an error that names the operation.

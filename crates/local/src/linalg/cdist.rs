@@ -1,7 +1,9 @@
 //! Distances between all pairs of rows.
 
-use super::{batch::check_dtype, right_hand_side::broadcast_batch};
-use crate::{DType, Element, LocalError, Result, Tensor, threads::for_pieces_of};
+use super::batch::check_dtype;
+use crate::{
+    DType, Element, LocalError, Result, Tensor, matmul::broadcast_batch, threads::for_pieces_of,
+};
 
 /// From this many rows on either side, and columns, distances come from a product of matrices: from
 /// there on it is faster than subtracting.

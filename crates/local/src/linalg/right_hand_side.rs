@@ -1,5 +1,5 @@
 use super::batch::{check_dtype, shape_error};
-use crate::{LocalError, Result, Tensor, dims::Dims};
+use crate::{LocalError, Result, Tensor, matmul::broadcast_batch};
 
 /// The operands of `a x = b`, brought to one batch, with matrices on both sides.
 pub(super) struct RightHandSide {
@@ -42,35 +42,4 @@ impl RightHandSide {
     pub(super) fn like_b(&self, result: Tensor) -> Result<Tensor> {
         if self.vectors { result.squeeze(-1) } else { Ok(result) }
     }
-}
-
-/// Two tensors of at least two dims with the dims before the last two broadcast, and those dims.
-pub(super) fn broadcast_batch(
-    op: &'static str,
-    a: &Tensor,
-    b: &Tensor,
-) -> Result<(Dims, Tensor, Tensor)> {
-    let (a_batch, a_matrix) = a.shape().split_at(a.n_dims() - 2);
-    let (b_batch, b_matrix) = b.shape().split_at(b.n_dims() - 2);
-    let n_batch = a_batch.len().max(b_batch.len());
-    let mut batch = Dims::new();
-    for dim in 0..n_batch {
-        let size =
-            |sizes: &[usize]| (dim + sizes.len()).checked_sub(n_batch).map_or(1, |dim| sizes[dim]);
-        batch.push(match (size(a_batch), size(b_batch)) {
-            (a, b) if a == b => a,
-            (1, size) | (size, 1) => size,
-            _ => {
-                return Err(LocalError::ShapeMismatch {
-                    op,
-                    from: a.shape().to_vec(),
-                    to: b.shape().to_vec(),
-                    why: "the dims before the matrices must broadcast",
-                });
-            }
-        });
-    }
-    let with = |matrix: &[usize]| -> Dims { batch.iter().chain(matrix).copied().collect() };
-    let (a, b) = (a.expand(&with(a_matrix))?, b.expand(&with(b_matrix))?);
-    Ok((batch, a, b))
 }

@@ -22,7 +22,10 @@ use batch::{add_product, check_dtypes, product};
 pub(crate) use matrix::Matrix;
 pub(crate) use number::{Number, Scale};
 
-use crate::{LocalError, Result, Tensor, dims::Dims};
+use crate::{
+    LocalError, Result, Tensor,
+    dims::{Dims, broadcast},
+};
 
 impl Tensor {
     /// The matrix product, by the rules of `torch.matmul`: the last two dims are matrices, those before
@@ -45,13 +48,13 @@ impl Tensor {
             (left, right) => {
                 let a = if left == 1 { self.unsqueeze(0)? } else { self.clone() };
                 let b = if right == 1 { other.unsqueeze(1)? } else { other.clone() };
-                let (a, b, mut shape) = broadcast_batch(op, &a, &b)?;
-                if left == 1 {
-                    shape.remove(shape.len() - 2);
+                let (rows, columns) = (a.shape()[a.n_dims() - 2], b.shape()[b.n_dims() - 1]);
+                if a.shape()[a.n_dims() - 1] != b.shape()[b.n_dims() - 2] {
+                    return Err(mismatch(op, &a, &b, INNER));
                 }
-                if right == 1 {
-                    shape.pop();
-                }
+                let (mut shape, a, b) = broadcast_batch(op, &a, &b)?;
+                shape.extend((left > 1).then_some(rows));
+                shape.extend((right > 1).then_some(columns));
                 product(op, &a, &b, &shape)
             }
         }
@@ -134,30 +137,19 @@ impl Tensor {
 const INNER: &str =
     "the last dim of the first and the dim before the last of the second must be equal";
 
-/// Two tensors of at least two dims with the same batch dims, and the shape of their product.
-fn broadcast_batch(op: &'static str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor, Dims)> {
+/// Two tensors of at least two dims with the dims before the last two broadcast, and those dims.
+pub(crate) fn broadcast_batch(
+    op: &'static str,
+    a: &Tensor,
+    b: &Tensor,
+) -> Result<(Dims, Tensor, Tensor)> {
     let (a_batch, a_matrix) = a.shape().split_at(a.n_dims() - 2);
     let (b_batch, b_matrix) = b.shape().split_at(b.n_dims() - 2);
-    if a_matrix[1] != b_matrix[0] {
-        return Err(mismatch(op, a, b, INNER));
-    }
-    let n_batch = a_batch.len().max(b_batch.len());
-    let mut batch = Dims::new();
-    for dim in 0..n_batch {
-        let size =
-            |sizes: &[usize]| (dim + sizes.len()).checked_sub(n_batch).map_or(1, |dim| sizes[dim]);
-        batch.push(match (size(a_batch), size(b_batch)) {
-            (a, b) if a == b => a,
-            (1, size) | (size, 1) => size,
-            _ => return Err(mismatch(op, a, b, "the dims before the matrices must broadcast")),
-        });
-    }
-    let with = |rows: usize, columns: usize| -> Dims {
-        batch.iter().copied().chain([rows, columns]).collect()
-    };
-    let a_shape = with(a_matrix[0], a_matrix[1]);
-    let b_shape = with(b_matrix[0], b_matrix[1]);
-    Ok((a.expand(&a_shape)?, b.expand(&b_shape)?, with(a_matrix[0], b_matrix[1])))
+    let batch = broadcast(op, [a_batch, b_batch].into_iter())
+        .map_err(|_| mismatch(op, a, b, "the dims before the matrices must broadcast"))?;
+    let with = |matrix: &[usize]| -> Dims { batch.iter().chain(matrix).copied().collect() };
+    let (a, b) = (a.expand(&with(a_matrix))?, b.expand(&with(b_matrix))?);
+    Ok((batch, a, b))
 }
 
 fn mismatch(op: &'static str, a: &Tensor, b: &Tensor, why: &'static str) -> LocalError {

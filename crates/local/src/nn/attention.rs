@@ -9,8 +9,9 @@ use super::{
     block::{Left, Part, add_product, transpose},
     real::{Real, by_real, check_dtype, check_float, check_shape, rounded, row_max, widened},
 };
-use crate::disjoint::Disjoint;
-use crate::{DType, LocalError, Result, Tensor, dims::Dims, simd::vectorized, threads};
+use crate::{
+    DType, LocalError, Result, Tensor, dims::Dims, disjoint::Disjoint, simd::vectorized, threads,
+};
 
 /// Queries and keys per block: two blocks of scores, and the operands, stay in the cache.
 pub(super) const QUERIES: usize = 64;

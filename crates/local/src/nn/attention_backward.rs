@@ -6,8 +6,7 @@ use super::{
     block::{Left, Part, add_product, transpose},
     real::{Real, by_real, check_dtype, check_shape, rounded, row_sum_2, widened},
 };
-use crate::disjoint::Disjoint;
-use crate::{DType, Result, Tensor, simd::vectorized, threads};
+use crate::{DType, Result, Tensor, disjoint::Disjoint, simd::vectorized, threads};
 
 /// Gradients of [`Tensor::attention`], each in the shape of its operand.
 #[derive(Clone, Debug)]

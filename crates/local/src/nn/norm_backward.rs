@@ -4,8 +4,7 @@ use super::{
     norm::{Kind, check, moments},
     real::{Real, by_real, check_dtype, check_shape, rounded, row_sum_2, rows_per_piece, widened},
 };
-use crate::disjoint::Disjoint;
-use crate::{Result, Tensor, simd::vectorized, threads};
+use crate::{Result, Tensor, disjoint::Disjoint, simd::vectorized, threads};
 
 /// Parts that the gradient of the weight is summed in. A constant, and not the number of threads, so that the
 /// sum does not depend on that number; it also bounds the memory for them.

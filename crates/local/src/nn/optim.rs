@@ -1,8 +1,10 @@
 //! Steps of optimizers in one pass over memory, in place.
 
 use super::real::{Real, check_dtype, check_float, check_shape};
-use crate::disjoint::Disjoint;
-use crate::{DType, Element, LocalError, Result, Tensor, bf16, f16, simd::vectorized, threads};
+use crate::{
+    DType, Element, LocalError, Result, Tensor, bf16, disjoint::Disjoint, f16, simd::vectorized,
+    threads,
+};
 
 /// Settings of [`AdamW::step`], with PyTorch's defaults.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,8 +4,7 @@
 //! channel is scaled and shifted. Sums within a plane are in the type of the values, over planes in `f64`.
 
 use super::real::{Real, row_sum, row_sum_2};
-use crate::disjoint::Disjoint;
-use crate::{Result, Tensor, simd::vectorized, threads};
+use crate::{Result, Tensor, disjoint::Disjoint, simd::vectorized, threads};
 
 /// Which planes of `[N, C, plane]` go together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,12 @@
 //! The two types that these kernels compute in, and folds over a row of them.
 
-use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
+use std::ops::{AddAssign, Div, MulAssign, Neg, Sub};
 
-use crate::matmul::Number;
 use crate::{
-    DType, Element, LocalError, Result, Tensor, bf16, f16,
+    DType, Element, LocalError, Result, Tensor, bf16,
+    elementwise::math32::exp_to_normal,
+    f16,
+    matmul::Number,
     simd::{self, settled},
     threads,
 };
@@ -16,9 +18,8 @@ const LANES: usize = 32;
 pub(crate) trait Real:
     Element
     + Number
-    + Add<Output = Self>
+    + simd::Fused
     + Sub<Output = Self>
-    + Mul<Output = Self>
     + Div<Output = Self>
     + Neg<Output = Self>
     + AddAssign
@@ -34,7 +35,10 @@ pub(crate) trait Real:
     fn ln(self) -> Self;
 
     /// `self * b + c`, fused where that is one instruction.
-    fn mul_add<const FMA: bool>(self, b: Self, c: Self) -> Self;
+    #[inline(always)]
+    fn mul_add<const FMA: bool>(self, b: Self, c: Self) -> Self {
+        simd::mul_add::<FMA, _>(self, b, c)
+    }
 
     /// The exponential, to about 2 ulp; results below the normal numbers are zero, NaN stays NaN.
     fn exp<const FMA: bool>(self) -> Self;
@@ -66,33 +70,8 @@ impl Real for f32 {
     }
 
     #[inline(always)]
-    fn mul_add<const FMA: bool>(self, b: f32, c: f32) -> f32 {
-        simd::mul_add::<FMA>(self, b, c)
-    }
-
-    /// `exp(x) = 2^n exp(r)` with `r = x - n ln 2` within half of `ln 2`, and a polynomial in `r`. No
-    /// branch and no table, so that the compiler can make vectors of it.
-    #[inline(always)]
     fn exp<const FMA: bool>(self) -> f32 {
-        const SMALLEST: f32 = -87.33;
-        const LARGEST: f32 = 88.722_83;
-        /// 1.5 * 2^23: adding it rounds to an integer and leaves that integer in the lowest bits.
-        const ROUND: f32 = 12_582_912.0;
-        let x = self.clamp(SMALLEST, LARGEST);
-        let shifted = Real::mul_add::<FMA>(x, std::f32::consts::LOG2_E, ROUND);
-        let n = shifted - ROUND;
-        // ln 2 in two parts; n times the first is exact.
-        let r = Real::mul_add::<FMA>(n, -0.693_359_4, x);
-        let r = Real::mul_add::<FMA>(n, 2.121_944_4e-4, r);
-        let mut p = 1.987_569_1e-4;
-        for coefficient in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
-            p = Real::mul_add::<FMA>(p, r, coefficient);
-        }
-        let p = Real::mul_add::<FMA>(p, r * r, r) + 1.0;
-        let scaled = f32::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 23));
-        let scaled = if self < SMALLEST { 0.0 } else { scaled };
-        let scaled = if self > LARGEST { f32::INFINITY } else { scaled };
-        if self.is_nan() { self } else { scaled }
+        exp_to_normal::<FMA>(self)
     }
 }
 
@@ -119,11 +98,6 @@ impl Real for f64 {
     #[inline(always)]
     fn ln(self) -> f64 {
         f64::ln(self)
-    }
-
-    #[inline(always)]
-    fn mul_add<const FMA: bool>(self, b: f64, c: f64) -> f64 {
-        if FMA || cfg!(target_arch = "aarch64") { f64::mul_add(self, b, c) } else { self * b + c }
     }
 
     #[inline(always)]

@@ -10,8 +10,7 @@ use super::{
     number::{Number, Wide},
     sums::{larger, smaller},
 };
-use crate::by_dtype::by_dtype;
-use crate::{DType, Result, Tensor, simd::vectorized, threads::for_pieces_of};
+use crate::{DType, Result, Tensor, by_dtype::by_dtype, simd::vectorized, threads::for_pieces_of};
 
 /// Elements that are searched together: enough to keep a vector unit busy.
 const SEARCH: usize = 64;
@@ -176,7 +175,7 @@ fn same<T: Number>(a: T, b: T) -> bool {
 }
 
 /// The largest value, or the smallest.
-struct Extreme<T, const MAX: bool>(PhantomData<T>);
+pub(super) struct Extreme<T, const MAX: bool>(pub(super) PhantomData<T>);
 
 impl<T, const MAX: bool> Clone for Extreme<T, MAX> {
     fn clone(&self) -> Self {

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use super::{
     arrange::Reduced,
     error::only_floats,
+    extremes::Extreme,
     fold::{Fold, fold},
     lanes::{Step, row_in_lanes},
     number::{Float, Real, Wide, by_float},
@@ -78,7 +79,7 @@ impl<T: Float> Fold for LogSumExp<T> {
 
 vectorized! {
     fn row_exponentials<T: Float>(x: &[T]) -> Scaled {
-        let max = row_in_lanes(Max(PhantomData::<T>), x);
+        let max = row_in_lanes(Extreme::<T, true>(PhantomData), x);
         if max.double().is_infinite() {
             return Scaled { max: max.double(), sum: 1.0 };
         }
@@ -107,35 +108,6 @@ vectorized! {
             let (max, sum) = (max.double(), sum.double());
             *acc = Scaled { max, sum: if max.is_infinite() { 1.0 } else { sum } };
         }
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Max<T>(PhantomData<T>);
-
-impl<T: Float> Step for Max<T> {
-    type In = T;
-    type Acc = T::Wide;
-    type Out = T;
-
-    #[inline(always)]
-    fn start(self) -> T::Wide {
-        T::Wide::LOWEST
-    }
-
-    #[inline(always)]
-    fn step(self, acc: T::Wide, x: T) -> T::Wide {
-        larger(acc, x.wide())
-    }
-
-    #[inline(always)]
-    fn join(self, a: T::Wide, b: T::Wide) -> T::Wide {
-        larger(a, b)
-    }
-
-    #[inline(always)]
-    fn finish(self, acc: T::Wide) -> T {
-        T::narrow(acc)
     }
 }
 

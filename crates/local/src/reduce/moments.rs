@@ -8,6 +8,7 @@ use super::{
     fold::{Fold, fold},
     lanes::{Step, row_in_lanes},
     number::{Float, Real, Wide, by_float},
+    sums::Sum,
 };
 use crate::{Result, Tensor, simd::vectorized};
 
@@ -161,35 +162,6 @@ vectorized! {
         for (((acc, near), sum), square) in acc.iter_mut().zip(near).zip(sums).zip(squares) {
             *acc = Moments::of_deviations(n, near.double(), sum.double(), square.double());
         }
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Sum<T>(PhantomData<T>);
-
-impl<T: Float> Step for Sum<T> {
-    type In = T;
-    type Acc = T::Wide;
-    type Out = T;
-
-    #[inline(always)]
-    fn start(self) -> T::Wide {
-        T::Wide::ZERO
-    }
-
-    #[inline(always)]
-    fn step(self, acc: T::Wide, x: T) -> T::Wide {
-        acc.plus(x.wide())
-    }
-
-    #[inline(always)]
-    fn join(self, a: T::Wide, b: T::Wide) -> T::Wide {
-        a.plus(b)
-    }
-
-    #[inline(always)]
-    fn finish(self, acc: T::Wide) -> T {
-        T::narrow(acc)
     }
 }
 

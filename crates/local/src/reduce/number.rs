@@ -120,7 +120,7 @@ impl Wide for i64 {
 }
 
 macro_rules! reals {
-    ($($type:ident: |$x:ident, $y:ident| $fma:expr, $exp:expr;)*) => {$(
+    ($($type:ident: |$x:ident| $exp:expr;)*) => {$(
         impl Wide for $type {
             const ZERO: $type = 0.0;
             const ONE: $type = 1.0;
@@ -171,8 +171,7 @@ macro_rules! reals {
 
             #[inline(always)]
             fn squared_plus<const FMA: bool>(self, other: $type) -> $type {
-                let ($x, $y) = (self, other);
-                $fma
+                simd::mul_add::<FMA, _>(self, self, other)
             }
 
             #[inline(always)]
@@ -185,8 +184,8 @@ macro_rules! reals {
 }
 
 reals! {
-    f32: |x, y| simd::mul_add::<FMA>(x, x, y), exp_of_nonpositive::<FMA>(x);
-    f64: |x, y| if FMA { x.mul_add(x, y) } else { x * x + y }, x.exp();
+    f32: |x| exp_of_nonpositive::<FMA>(x);
+    f64: |x| x.exp();
 }
 
 /// As [`by_dtype`](crate::by_dtype) for the floating-point dtypes; another one, which the caller has refused, is taken as

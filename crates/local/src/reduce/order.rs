@@ -10,8 +10,9 @@ use super::{
     error::not_nothing,
     key::Key,
 };
-use crate::by_dtype::by_dtype;
-use crate::{DType, LocalError, Result, Tensor, dims::Dims, threads::for_pieces_of};
+use crate::{
+    DType, LocalError, Result, Tensor, by_dtype::by_dtype, dims::Dims, threads::for_pieces_of,
+};
 
 /// Elements that are worth a hand-over to another thread.
 const GRAIN: usize = 1 << 13;

@@ -5,12 +5,11 @@ use super::{
     error::only_floats,
     number::{Number, Real, Wide, by_float},
 };
-use crate::by_dtype::by_dtype;
-use crate::disjoint::Disjoint;
 use crate::{
     Element, Result, Tensor,
     threads::{for_pieces, for_pieces_of},
 };
+use crate::{by_dtype::by_dtype, disjoint::Disjoint};
 
 /// Elements that are worth a hand-over to another thread.
 const GRAIN: usize = 1 << 15;

@@ -4,8 +4,7 @@ use super::{
     number::{Number, Wide},
     scan::Lines,
 };
-use crate::by_dtype::by_dtype;
-use crate::{Result, Tensor};
+use crate::{Result, Tensor, by_dtype::by_dtype};
 
 impl Tensor {
     /// The largest value so far along a dim and, as `i64`, its index: the last one of equal values, as in

@@ -1,8 +1,9 @@
 //! Places of values in a sorted sequence.
 
 use super::key::Key;
-use crate::by_dtype::by_dtype;
-use crate::{DType, LocalError, Result, Tensor, promote, threads::for_pieces_of};
+use crate::{
+    DType, LocalError, Result, Tensor, by_dtype::by_dtype, promote, threads::for_pieces_of,
+};
 
 /// Values that are worth a hand-over to another thread.
 const GRAIN: usize = 1 << 12;

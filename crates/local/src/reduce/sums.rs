@@ -9,8 +9,7 @@ use super::{
     lanes::{Step, Steps},
     number::{Float, Number, Real, Wide, by_float},
 };
-use crate::by_dtype::by_dtype;
-use crate::{Result, Tensor};
+use crate::{Result, Tensor, by_dtype::by_dtype};
 
 impl Tensor {
     /// The sum over these dims, or over all if the list is empty.
@@ -73,7 +72,7 @@ macro_rules! steps {
         finish: |$end:ident, $of:ident| $finish:expr;
     })*) => {$(
         $(#[$doc])*
-        struct $name<$type>($($field,)? PhantomData<$type>);
+        pub(super) struct $name<$type>($($field,)? pub(super) PhantomData<$type>);
 
         impl<$type> Clone for $name<$type> {
             fn clone(&self) -> Self {

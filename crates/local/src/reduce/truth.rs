@@ -8,8 +8,7 @@ use super::{
     lanes::{Step, Steps},
     number::{Number, Wide},
 };
-use crate::by_dtype::by_dtype;
-use crate::{Result, Tensor};
+use crate::{Result, Tensor, by_dtype::by_dtype};
 
 impl Tensor {
     /// Whether any element is not 0, over these dims or over all if the list is empty. A NaN is not 0;

@@ -1,8 +1,7 @@
 //! Different values, and how often they are there.
 
 use super::{arrange::lenient_dim, key::Key};
-use crate::by_dtype::by_dtype;
-use crate::{Element, LocalError, Result, Tensor, dims::Dims};
+use crate::{Element, LocalError, Result, Tensor, by_dtype::by_dtype, dims::Dims};
 
 /// The different values of a tensor.
 #[derive(Clone)]

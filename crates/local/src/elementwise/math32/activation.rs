@@ -25,7 +25,7 @@ pub(crate) fn silu<const FMA: bool>(x: f32) -> f32 {
     // In two factors, of which the second comes last: exp(x) alone may be subnormal where x exp(x) is not.
     let (first, second) = powers_of_two(n);
     let half = (rest + 1.0) * first;
-    let quotient = 1.0 / mul_add::<FMA>(half, second, 1.0);
+    let quotient = 1.0 / mul_add::<FMA, _>(half, second, 1.0);
     let above = x * quotient;
     let below = (-magnitude * half) * quotient * second;
     let below = if x == f32::NEG_INFINITY { f32::NAN } else { below };
@@ -48,7 +48,7 @@ pub(crate) fn mish<const FMA: bool>(x: f32) -> f32 {
     let (first, second) = powers_of_two(n);
     let half = (rest + 1.0) * first;
     let e = half * second;
-    let quotient = (e + 2.0) / mul_add::<FMA>(e, e + 2.0, 2.0);
+    let quotient = (e + 2.0) / mul_add::<FMA, _>(e, e + 2.0, 2.0);
     // The second factor last, as in `silu`.
     let below = (clamped * half) * quotient * second;
     let below = if x == f32::NEG_INFINITY { f32::NAN } else { below };

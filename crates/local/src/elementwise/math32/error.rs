@@ -11,7 +11,7 @@ use crate::simd::mul_add;
 pub(crate) fn erf<const FMA: bool>(x: f32) -> f32 {
     let a = x.abs();
     let z = x * x;
-    let p = polynomial::<FMA, 6>(
+    let p = polynomial::<FMA, 6, _>(
         z,
         [
             -5.970_269_6e-4,
@@ -22,10 +22,10 @@ pub(crate) fn erf<const FMA: bool>(x: f32) -> f32 {
             1.283_791_5e-1,
         ],
     );
-    let near = mul_add::<FMA>(p, a, a);
+    let near = mul_add::<FMA, _>(p, a, a);
     // 1 - exp(-a q(a)); from 3.93 on that is 1.
     let t = a.clamp(0.0, 3.93);
-    let q = polynomial::<FMA, 7>(
+    let q = polynomial::<FMA, 7, _>(
         t,
         [
             -1.123_125_8e-5,
@@ -37,7 +37,7 @@ pub(crate) fn erf<const FMA: bool>(x: f32) -> f32 {
             -1.286_484_9e-1,
         ],
     );
-    let (rest, n) = exp_in_parts::<FMA>(mul_add::<FMA>(q, t, -t));
+    let (rest, n) = exp_in_parts::<FMA>(mul_add::<FMA, _>(q, t, -t));
     let far = 1.0 - (rest + 1.0) * power_of_two(n);
     (if a < 0.9277 { near } else { far }).copysign(x)
 }
@@ -49,7 +49,7 @@ pub(crate) fn erf_roughly<const FMA: bool>(x: f32) -> f32 {
     // Beyond, the result is 1 in f32.
     let x = x.clamp(-3.832_506_8, 3.832_506_8);
     let z = x * x;
-    let p = polynomial::<FMA, 5>(
+    let p = polynomial::<FMA, 5, _>(
         z,
         [
             2.290_506_6e-4,
@@ -59,7 +59,7 @@ pub(crate) fn erf_roughly<const FMA: bool>(x: f32) -> f32 {
             std::f32::consts::FRAC_2_SQRT_PI,
         ],
     );
-    let q = polynomial::<FMA, 7>(
+    let q = polynomial::<FMA, 7, _>(
         z,
         [
             -1.179_160_3e-7,
@@ -81,7 +81,7 @@ pub(crate) fn erfc<const FMA: bool>(x: f32) -> f32 {
     let a = f64::from(x.abs().clamp(0.0, 10.1));
     // exp(a^2) erfc(a), which is smooth, as a polynomial in a fraction that goes from -1 to 0.49.
     let t = (a - 3.5) / (a + 3.5);
-    let scaled = wide::polynomial::<FMA, 10>(
+    let scaled = polynomial::<FMA, 10, _>(
         t,
         [
             0.000_416_207_027_523_980_4,

@@ -23,17 +23,30 @@ pub(crate) fn exp_of_nonpositive<const FMA: bool>(x: f32) -> f32 {
     (rest + 1.0) * power_of_two(n)
 }
 
+/// As [`exp`], cheaper: results below the normal numbers are zero.
+#[inline(always)]
+pub(crate) fn exp_to_normal<const FMA: bool>(x: f32) -> f32 {
+    const SMALLEST: f32 = -87.33;
+    const LARGEST: f32 = 88.722_83;
+    let (rest, n) = exp_in_parts::<FMA>(x.clamp(SMALLEST, LARGEST));
+    // To the exponent instead of by a factor: 2^128 is no number, but half of it twice is in reach.
+    let scaled = f32::from_bits((rest + 1.0).to_bits().wrapping_add((n as u32) << 23));
+    let scaled = if x < SMALLEST { 0.0 } else { scaled };
+    let scaled = if x > LARGEST { f32::INFINITY } else { scaled };
+    if x.is_nan() { x } else { scaled }
+}
+
 /// Two to the power of `x`, exact for integers.
 #[inline(always)]
 pub(crate) fn exp2<const FMA: bool>(x: f32) -> f32 {
     let x = x.clamp(-151.0, 129.0);
     let shifted = x + ROUND;
     let r = x - (shifted - ROUND);
-    let q = polynomial::<FMA, 6>(
+    let q = polynomial::<FMA, 6, _>(
         r,
         [1.546_973_5e-4, 1.339_086_7e-3, 9.618_031e-3, 5.550_357e-2, 2.402_265_1e-1, 6.931_472e-1],
     );
-    times_power_of_two(mul_add::<FMA>(q, r, 1.0), integer(shifted))
+    times_power_of_two(mul_add::<FMA, _>(q, r, 1.0), integer(shifted))
 }
 
 /// `exp(x) - 1`, exact near zero.
@@ -42,7 +55,7 @@ pub(crate) fn expm1<const FMA: bool>(x: f32) -> f32 {
     let (rest, n) = exp_in_parts::<FMA>(x.clamp(-20.0, 89.0));
     // rest 2^n + (2^n - 1), at half its size so that 2^128 is within reach.
     let half = power_of_two(n - 1);
-    let sum = 2.0 * mul_add::<FMA>(rest, half, half - 0.5);
+    let sum = 2.0 * mul_add::<FMA, _>(rest, half, half - 0.5);
     // Keeps the sign of a zero and the last bit of a subnormal number.
     if x.abs() < 2e-8 { x } else { sum }
 }
@@ -50,16 +63,16 @@ pub(crate) fn expm1<const FMA: bool>(x: f32) -> f32 {
 /// `exp(x) = (1 + rest) 2^n` for `x` between -126 and 90: `rest`, which is between -0.3 and 0.42, and `n`.
 #[inline(always)]
 pub(super) fn exp_in_parts<const FMA: bool>(x: f32) -> (f32, i32) {
-    let shifted = mul_add::<FMA>(x, std::f32::consts::LOG2_E, ROUND);
+    let shifted = mul_add::<FMA, _>(x, std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
     // x - n ln 2, with ln 2 in two parts so that nothing is lost.
-    let r = mul_add::<FMA>(n, -0.693_359_4, x);
-    let r = mul_add::<FMA>(n, 2.121_944_4e-4, r);
-    let q = polynomial::<FMA, 6>(
+    let r = mul_add::<FMA, _>(n, -0.693_359_4, x);
+    let r = mul_add::<FMA, _>(n, 2.121_944_4e-4, r);
+    let q = polynomial::<FMA, 6, _>(
         r,
         [1.987_569_1e-4, 1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5e-1],
     );
-    (mul_add::<FMA>(q, r * r, r), integer(shifted))
+    (mul_add::<FMA, _>(q, r * r, r), integer(shifted))
 }
 
 /// `x 2^n`, in two factors: one alone could not reach the largest and the subnormal numbers.

@@ -62,18 +62,18 @@ fn asin_in_parts<const FMA: bool>(x: f32) -> (f32, bool) {
     let far = a > 0.5;
     let z = if far { 0.5 * (1.0 - a) } else { a * a };
     let s = if far { z.sqrt() } else { a };
-    let p = polynomial::<FMA, 5>(
+    let p = polynomial::<FMA, 5, _>(
         z,
         [4.215_839_9e-2, 2.418_474_1e-2, 4.546_915_4e-2, 7.495_309_4e-2, 1.666_675_2e-1],
     );
-    (mul_add::<FMA>(p * z, s, s), far)
+    (mul_add::<FMA, _>(p * z, s, s), far)
 }
 
 /// The inverse tangent of a number from 0 to 1.
 #[inline(always)]
 fn atan_of_fraction<const FMA: bool>(q: f32) -> f32 {
     let z = q * q;
-    let p = polynomial::<FMA, 9>(
+    let p = polynomial::<FMA, 9, _>(
         z,
         [
             -1.803_896_7e-3,
@@ -87,5 +87,5 @@ fn atan_of_fraction<const FMA: bool>(q: f32) -> f32 {
             -3.333_329_9e-1,
         ],
     );
-    mul_add::<FMA>(p * z, q, q)
+    mul_add::<FMA, _>(p * z, q, q)
 }

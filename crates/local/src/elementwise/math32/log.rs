@@ -22,7 +22,7 @@ pub(crate) fn log2<const FMA: bool>(x: f32) -> f32 {
     let (e, f) = in_parts(x);
     let y = log_of_rest::<FMA>(f);
     // (f + y) log2(e), of which f itself is exact.
-    let small = mul_add::<FMA>(f, LOG2_E - 1.0, y * LOG2_E);
+    let small = mul_add::<FMA, _>(f, LOG2_E - 1.0, y * LOG2_E);
     with_specials(x, (f + small) + e)
 }
 
@@ -32,8 +32,8 @@ pub(crate) fn log10<const FMA: bool>(x: f32) -> f32 {
     let (e, f) = in_parts(x);
     let ln = f + log_of_rest::<FMA>(f);
     // log10(2) in two parts, of which the first times e is exact.
-    let y = mul_add::<FMA>(ln, LOG10_E, e * 2.487_456_6e-4);
-    with_specials(x, mul_add::<FMA>(e, 0.300_781_25, y))
+    let y = mul_add::<FMA, _>(ln, LOG10_E, e * 2.487_456_6e-4);
+    with_specials(x, mul_add::<FMA, _>(e, 0.300_781_25, y))
 }
 
 /// `log(1 + x)`, exact near zero.
@@ -54,7 +54,7 @@ pub(super) fn log1p_above<const FMA: bool>(x: f32) -> f32 {
     let bits = ((1.0 + x).to_bits() as i32).wrapping_sub(SQRT_HALF);
     let k = bits >> 23;
     let scale = f32::from_bits(0x3f80_0000_u32.wrapping_sub((k as u32) << 23));
-    let exact = mul_add::<FMA>(x, scale, scale - 1.0);
+    let exact = mul_add::<FMA, _>(x, scale, scale - 1.0);
     let f = if k < 25 { exact } else { mantissa(bits) };
     times_two_to::<FMA>(k as f32, f)
 }
@@ -63,8 +63,8 @@ pub(super) fn log1p_above<const FMA: bool>(x: f32) -> f32 {
 #[inline(always)]
 fn times_two_to<const FMA: bool>(e: f32, f: f32) -> f32 {
     // ln 2 in two parts, of which the first times e is exact.
-    let y = mul_add::<FMA>(e, -2.121_944_4e-4, log_of_rest::<FMA>(f));
-    mul_add::<FMA>(e, 0.693_359_4, f + y)
+    let y = mul_add::<FMA, _>(e, -2.121_944_4e-4, log_of_rest::<FMA>(f));
+    mul_add::<FMA, _>(e, 0.693_359_4, f + y)
 }
 
 /// A positive finite number is `(1 + f) 2^e`: `e` and `f`.
@@ -85,7 +85,7 @@ fn mantissa(bits: i32) -> f32 {
 /// `log(1 + f) - f` for `f` between -0.3 and 0.42.
 #[inline(always)]
 fn log_of_rest<const FMA: bool>(f: f32) -> f32 {
-    let p = polynomial::<FMA, 9>(
+    let p = polynomial::<FMA, 9, _>(
         f,
         [
             7.037_683_6e-2,
@@ -100,7 +100,7 @@ fn log_of_rest<const FMA: bool>(f: f32) -> f32 {
         ],
     );
     let square = f * f;
-    mul_add::<FMA>(square, -0.5, p * f * square)
+    mul_add::<FMA, _>(square, -0.5, p * f * square)
 }
 
 /// The logarithm of `x`, given what it is if `x` is positive and finite.

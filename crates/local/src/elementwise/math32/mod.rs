@@ -34,33 +34,33 @@ mod wide;
 
 pub(crate) use activation::{log_add_exp, mish, sigmoid, silu, softplus};
 pub(crate) use error::{erf, erf_roughly, erfc};
-pub(crate) use exp::{exp, exp_of_nonpositive, exp2, expm1};
+pub(crate) use exp::{exp, exp_of_nonpositive, exp_to_normal, exp2, expm1};
 pub(crate) use hyperbolic::{acosh, asinh, atanh, cosh, sinh, tanh};
 pub(crate) use inverse_trig::{acos, asin, atan, atan2};
 pub(crate) use log::{log, log1p, log2, log10};
 pub(crate) use power::{hypot, pow};
 pub(crate) use trig::{PERIODIC_LIMIT, cos, sin, tan};
 
-use crate::simd::mul_add;
+use crate::simd::{Fused, mul_add};
 
 /// A polynomial in `x`, the highest coefficient first.
 ///
 /// The odd and the even powers are two sums: each step waits for the one before, and a processor has
 /// time for both.
 #[inline(always)]
-fn polynomial<const FMA: bool, const N: usize>(x: f32, coefficients: [f32; N]) -> f32 {
+fn polynomial<const FMA: bool, const N: usize, T: Fused>(x: T, coefficients: [T; N]) -> T {
     let square = x * x;
     let (mut first, mut second) = (coefficients[0], coefficients[1]);
     for pair in coefficients[2..].chunks(2) {
-        first = mul_add::<FMA>(first, square, pair[0]);
+        first = mul_add::<FMA, _>(first, square, pair[0]);
         if let Some(next) = pair.get(1) {
-            second = mul_add::<FMA>(second, square, *next);
+            second = mul_add::<FMA, _>(second, square, *next);
         }
     }
     if N.is_multiple_of(2) {
-        mul_add::<FMA>(first, x, second)
+        mul_add::<FMA, _>(first, x, second)
     } else {
-        mul_add::<FMA>(second, x, first)
+        mul_add::<FMA, _>(second, x, first)
     }
 }
 
@@ -89,8 +89,9 @@ mod tests {
 
     #[test]
     fn functions_are_within_their_bounds_without_fused_multiplication() {
-        let functions: [Case; 20] = [
+        let functions: [Case; 21] = [
             ("exp", super::exp::<false>, f64::exp, 1.5),
+            ("exp_to_normal", super::exp_to_normal::<false>, f64::exp, 1.5),
             ("exp2", super::exp2::<false>, f64::exp2, 1.5),
             ("expm1", super::expm1::<false>, f64::exp_m1, 2.0),
             ("log", super::log::<false>, f64::ln, 1.0),

@@ -1,6 +1,7 @@
 //! Powers and lengths.
 
 use super::wide;
+use crate::simd::mul_add;
 
 /// From 2^24 on every `f32` is an even integer.
 const EVEN_ABOVE: f32 = 16_777_216.0;
@@ -31,7 +32,7 @@ pub(crate) fn pow<const FMA: bool>(x: f32, y: f32) -> f32 {
 pub(crate) fn hypot<const FMA: bool>(x: f32, y: f32) -> f32 {
     let (a, b) = (f64::from(x), f64::from(y));
     // The squares are exact in f64 and cannot overflow.
-    let length = wide::mul_add::<FMA>(a, a, b * b).sqrt() as f32;
+    let length = mul_add::<FMA, _>(a, a, b * b).sqrt() as f32;
     let infinite = (x.abs() == f32::INFINITY) | (y.abs() == f32::INFINITY);
     if infinite { f32::INFINITY } else { length }
 }

@@ -30,7 +30,7 @@ pub(crate) fn cos<const FMA: bool>(x: f32) -> f32 {
 pub(crate) fn tan<const FMA: bool>(x: f32) -> f32 {
     let (r, quarter) = reduce(x);
     let z = r * r;
-    let p = polynomial::<FMA, 6>(
+    let p = polynomial::<FMA, 6, _>(
         z,
         [
             9.396_526e-3,
@@ -41,7 +41,7 @@ pub(crate) fn tan<const FMA: bool>(x: f32) -> f32 {
             3.333_315_6e-1,
         ],
     );
-    let near = mul_add::<FMA>(p * z, r, r);
+    let near = mul_add::<FMA, _>(p * z, r, r);
     let tangent = if quarter & 1 == 0 { near } else { -1.0 / near };
     if x.abs() < TINY { x } else { tangent }
 }
@@ -62,10 +62,10 @@ fn reduce(x: f32) -> (f32, u32) {
 #[inline(always)]
 fn sine_of_quarter<const FMA: bool>(r: f32, quarter: u32) -> f32 {
     let z = r * r;
-    let s = polynomial::<FMA, 3>(z, [-1.951_529_6e-4, 8.332_161e-3, -1.666_665_5e-1]);
-    let s = mul_add::<FMA>(s * z, r, r);
-    let c = polynomial::<FMA, 3>(z, [2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2]);
-    let c = mul_add::<FMA>(c * z, z, mul_add::<FMA>(z, -0.5, 1.0));
+    let s = polynomial::<FMA, 3, _>(z, [-1.951_529_6e-4, 8.332_161e-3, -1.666_665_5e-1]);
+    let s = mul_add::<FMA, _>(s * z, r, r);
+    let c = polynomial::<FMA, 3, _>(z, [2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2]);
+    let c = mul_add::<FMA, _>(c * z, z, mul_add::<FMA, _>(z, -0.5, 1.0));
     let value = if quarter & 1 == 0 { s } else { c };
     f32::from_bits(value.to_bits() ^ ((quarter & 2) << 30))
 }

@@ -1,45 +1,21 @@
 //! The `f64` cores of functions that would lose too much in `f32`. Accurate to about 2^-36 and 2^-29:
 //! enough for a result that is rounded to `f32`.
 
-/// `a * b + c`, fused where that is one instruction.
-#[inline(always)]
-pub(super) fn mul_add<const FMA: bool>(a: f64, b: f64, c: f64) -> f64 {
-    if FMA || cfg!(target_arch = "aarch64") { a.mul_add(b, c) } else { a * b + c }
-}
-
-/// A polynomial in `x`, the highest coefficient first.
-///
-/// The odd and the even powers are two sums: each step waits for the one before, and a processor has
-/// time for both.
-#[inline(always)]
-pub(super) fn polynomial<const FMA: bool, const N: usize>(x: f64, coefficients: [f64; N]) -> f64 {
-    let square = x * x;
-    let (mut first, mut second) = (coefficients[0], coefficients[1]);
-    for pair in coefficients[2..].chunks(2) {
-        first = mul_add::<FMA>(first, square, pair[0]);
-        if let Some(next) = pair.get(1) {
-            second = mul_add::<FMA>(second, square, *next);
-        }
-    }
-    if N.is_multiple_of(2) {
-        mul_add::<FMA>(first, x, second)
-    } else {
-        mul_add::<FMA>(second, x, first)
-    }
-}
+use super::polynomial;
+use crate::simd::mul_add;
 
 /// The natural logarithm of a positive, finite, normal number.
 #[inline(always)]
 pub(super) fn log<const FMA: bool>(x: f64) -> f64 {
     let (e, ln) = log_in_parts::<FMA>(x);
-    mul_add::<FMA>(e, std::f64::consts::LN_2, ln)
+    mul_add::<FMA, _>(e, std::f64::consts::LN_2, ln)
 }
 
 /// As [`log`], to base 2.
 #[inline(always)]
 pub(super) fn log2<const FMA: bool>(x: f64) -> f64 {
     let (e, ln) = log_in_parts::<FMA>(x);
-    mul_add::<FMA>(ln, std::f64::consts::LOG2_E, e)
+    mul_add::<FMA, _>(ln, std::f64::consts::LOG2_E, e)
 }
 
 /// Two to the power of `x`, which is between -1000 and 1000.
@@ -49,7 +25,7 @@ pub(super) fn exp2<const FMA: bool>(x: f64) -> f64 {
     const ROUND: f64 = 6_755_399_441_055_744.0;
     let shifted = x + ROUND;
     let r = x - (shifted - ROUND);
-    let p = polynomial::<FMA, 7>(
+    let p = polynomial::<FMA, 7, _>(
         r,
         [
             0.000_153_458_119_484_710_2,
@@ -78,7 +54,7 @@ fn log_in_parts<const FMA: bool>(x: f64) -> (f64, f64) {
     let m = f64::from_bits((bits & 0x000f_ffff_ffff_ffff).wrapping_add(SQRT_HALF));
     let f = (m - 1.0) / (m + 1.0);
     let z = f * f;
-    let p = polynomial::<FMA, 4>(
+    let p = polynomial::<FMA, 4, _>(
         z,
         [
             0.235_821_519_378_294_24,
@@ -87,5 +63,5 @@ fn log_in_parts<const FMA: bool>(x: f64) -> (f64, f64) {
             0.666_666_656_454_547,
         ],
     );
-    (e, mul_add::<FMA>(p * z, f, 2.0 * f))
+    (e, mul_add::<FMA, _>(p * z, f, 2.0 * f))
 }

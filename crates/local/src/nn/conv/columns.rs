@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
-use crate::disjoint::Disjoint;
-use crate::nn::{real::Real, windows::Windows};
+use crate::{
+    disjoint::Disjoint,
+    nn::{real::Real, windows::Windows},
+};
 
 /// Outputs next to each other in the last dim, as columns of a tile.
 struct Segment {

@@ -19,8 +19,8 @@ use super::{
     columns::Tile,
     product::{Matrix, Scratch, multiply},
 };
-use crate::disjoint::Disjoint;
 use crate::{
+    disjoint::Disjoint,
     nn::{real::Real, windows::Windows},
     threads,
 };

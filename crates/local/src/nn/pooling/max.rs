@@ -1,9 +1,9 @@
 //! The largest element of every window.
 
 use super::spans::{Pooling, Sliding, Span, input_shape};
-use crate::disjoint::Disjoint;
 use crate::{
     DType, LocalError, Result, Tensor,
+    disjoint::Disjoint,
     nn::real::{Real, by_real, check_dtype, check_float, check_shape, rounded, widened},
     threads,
 };
