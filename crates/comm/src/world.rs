@@ -130,6 +130,11 @@ impl World {
         Ok(group)
     }
 
+    /// Whether both are handles of one rank to one world.
+    pub fn is_same(&self, other: &World) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// The last calls of this rank.
     pub fn recorder(&self) -> &Recorder {
         &self.shared.recorder

@@ -73,6 +73,29 @@ impl Layout {
         Layout::intern(shape, dtype, mesh, placements, order)
     }
 
+    /// A layout whose dims are cut as `order` says, split factors included.
+    pub fn with_cuts(
+        shape: &[usize],
+        dtype: DType,
+        mesh: &Mesh,
+        placements: &[Placement],
+        order: &[Vec<Cut>],
+    ) -> Result<Layout> {
+        check_placements(shape, dtype, mesh, placements)?;
+        let order = ShardOrder::from_cuts(order.to_vec());
+        match order.dims().count() == shape.len() {
+            true => order.check(placements)?,
+            false => {
+                return Err(LayoutError::BadShardOrder {
+                    order: format!("{order:?}"),
+                    placements: placements_text(placements),
+                    why: "there must be one list of cuts per dim",
+                });
+            }
+        }
+        Layout::intern(shape, dtype, mesh, placements, order)
+    }
+
     /// Every rank holds the whole tensor.
     pub fn replicated(shape: &[usize], dtype: DType, mesh: &Mesh) -> Result<Layout> {
         Layout::new(shape, dtype, mesh, &vec![Placement::Replicate; mesh.n_axes()])

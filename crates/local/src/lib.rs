@@ -36,6 +36,7 @@
 #![allow(unsafe_code)]
 
 mod by_dtype;
+mod bytes;
 mod copy;
 mod create;
 mod dims;
@@ -59,6 +60,7 @@ mod threads;
 mod transpose;
 mod views;
 
+pub use create::Sequence;
 pub use dtensor_dtype::{DType, Element, bf16, f16};
 pub use elementwise::{Scalar, promote};
 pub use error::{LocalError, Result};

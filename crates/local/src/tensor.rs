@@ -306,7 +306,7 @@ impl Tensor {
     /// The element at index zero, or where the storage begins if there is no element; `None` for a
     /// meta tensor.
     #[inline]
-    fn start(&self) -> Option<*const u8> {
+    pub(crate) fn start(&self) -> Option<*const u8> {
         let storage = self.storage.as_ref()?;
         let at = if self.numel() == 0 { 0 } else { self.offset * self.dtype.size() };
         // SAFETY: Within the storage, by the invariant.

@@ -148,6 +148,10 @@ fn the_list_of_known_rows_has_reasons_and_nothing_stale() {
     assert!(
         panic_text(|| assert_known(&found, "")).contains("reason):\nexp: P(sum) -> P(product)\n")
     );
+    assert_known(&found, "exp: *  # overflows early");
+    assert!(
+        panic_text(|| assert_known(&found, "expm1: *  # x")).contains("remove them):\nexpm1: *")
+    );
     let stale = "exp: P(sum) -> P(product)  # x\nneg: R -> R  # y";
     assert!(panic_text(|| assert_known(&found, stale)).contains("remove them):\nneg: R -> R"));
 }

@@ -91,6 +91,13 @@ impl Choices {
         &self.rows
     }
 
+    /// Whether a row cuts a letter that is a dim of its own in every tensor that has it: then axes may cut it
+    /// in any order, if they cut it in the same order everywhere. No for a row that cuts nothing.
+    pub fn cuts_whole_dims(&self, row: usize) -> bool {
+        let cut = self.cuts.get(row).copied().flatten();
+        cut.is_some_and(|factor| self.factors[factor].groups.is_empty())
+    }
+
     /// Whether mesh axes of these sizes, outermost first, may take these rows: `taken` has for each
     /// axis a position in [`rows`](Choices::rows). No, if the lists are not of one length.
     pub fn allows(&self, taken: &[usize], axis_sizes: &[usize]) -> bool {

@@ -2,3 +2,5 @@
 
 mod like;
 mod ranges;
+
+pub use ranges::Sequence;

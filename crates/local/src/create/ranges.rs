@@ -1,6 +1,8 @@
 //! Numbers at equal distances. They are computed in `f64`, or `i64` for integer dtypes, and cast.
 
-use crate::{DType, LocalError, Result, Scalar, Tensor, threads::for_pieces_of};
+use std::ops::Range;
+
+use crate::{DType, Element, LocalError, Result, Scalar, Tensor, threads::for_pieces_of};
 
 /// Elements that are worth a hand-over to another thread.
 const GRAIN: usize = 1 << 15;
@@ -24,22 +26,7 @@ impl Tensor {
         step: impl Into<Scalar>,
         dtype: DType,
     ) -> Result<Tensor> {
-        let (op, start, step) = ("arange", start.into(), step.into());
-        not_bool(op, dtype)?;
-        let n = length(start, end.into(), step)?;
-        if dtype.is_float() {
-            let (first, step) = (start.to_f64(), step.to_f64());
-            return floats(op, n, dtype, &|index| first + index as f64 * step);
-        }
-        let (first, step) = (whole(start), whole(step));
-        let numbers = Tensor::write(op, &[n], |out: &mut [i64]| {
-            for_pieces_of(out, 1, GRAIN, |piece, out| {
-                for (index, out) in piece.zip(out) {
-                    *out = first.wrapping_add(step.wrapping_mul(index as i64));
-                }
-            });
-        })?;
-        numbers.to_dtype(dtype)
+        Sequence::arange(start, end, step, dtype)?.whole()
     }
 
     /// `steps` numbers from `start` to `end`, both included. Not defined on `bool`; integer dtypes cut the
@@ -50,9 +37,7 @@ impl Tensor {
         steps: usize,
         dtype: DType,
     ) -> Result<Tensor> {
-        not_bool("linspace", dtype)?;
-        let point = between(start.into(), end.into(), steps, dtype);
-        floats("linspace", steps, dtype, &point)
+        Sequence::linspace(start, end, steps, dtype)?.whole()
     }
 
     /// `base` to the power of the numbers of [`linspace`](Tensor::linspace).
@@ -63,9 +48,145 @@ impl Tensor {
         base: f64,
         dtype: DType,
     ) -> Result<Tensor> {
-        not_bool("logspace", dtype)?;
-        let point = between(start.into(), end.into(), steps, dtype);
-        floats("logspace", steps, dtype, &|index| base.powf(point(index)))
+        Sequence::logspace(start, end, steps, base, dtype)?.whole()
+    }
+}
+
+/// The numbers of a range, of which any part can be made alone with the same bits.
+///
+/// ```
+/// use dtensor_local::{DType, Sequence};
+/// let numbers = Sequence::arange(0, 100, 7, DType::I32)?;
+/// assert_eq!(numbers.len(), 15);
+/// assert_eq!(numbers.part(&[2..4, 14..15])?.to_vec::<i32>()?, [14, 21, 98]);
+/// # Ok::<(), dtensor_local::LocalError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Sequence {
+    op: &'static str,
+    dtype: DType,
+    n: usize,
+    numbers: Numbers,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Numbers {
+    Integers { first: i64, step: i64 },
+    Floats { first: f64, step: f64 },
+    Between { first: f64, last: f64, base: Option<f64> },
+}
+
+impl Sequence {
+    /// See [`Tensor::arange`].
+    pub fn arange(
+        start: impl Into<Scalar>,
+        end: impl Into<Scalar>,
+        step: impl Into<Scalar>,
+        dtype: DType,
+    ) -> Result<Sequence> {
+        let (op, start, step) = ("arange", start.into(), step.into());
+        not_bool(op, dtype)?;
+        let numbers = match dtype.is_float() {
+            true => Numbers::Floats { first: start.to_f64(), step: step.to_f64() },
+            false => Numbers::Integers { first: whole(start), step: whole(step) },
+        };
+        Ok(Sequence { op, dtype, n: length(start, end.into(), step)?, numbers })
+    }
+
+    /// See [`Tensor::linspace`].
+    pub fn linspace(
+        start: impl Into<Scalar>,
+        end: impl Into<Scalar>,
+        steps: usize,
+        dtype: DType,
+    ) -> Result<Sequence> {
+        Sequence::between("linspace", start.into(), end.into(), steps, None, dtype)
+    }
+
+    /// See [`Tensor::logspace`].
+    pub fn logspace(
+        start: impl Into<Scalar>,
+        end: impl Into<Scalar>,
+        steps: usize,
+        base: f64,
+        dtype: DType,
+    ) -> Result<Sequence> {
+        Sequence::between("logspace", start.into(), end.into(), steps, Some(base), dtype)
+    }
+
+    fn between(
+        op: &'static str,
+        start: Scalar,
+        end: Scalar,
+        n: usize,
+        base: Option<f64>,
+        dtype: DType,
+    ) -> Result<Sequence> {
+        not_bool(op, dtype)?;
+        let number = |scalar: Scalar| match dtype.is_float() {
+            true => scalar.to_f64(),
+            false => whole(scalar) as f64,
+        };
+        let numbers = Numbers::Between { first: number(start), last: number(end), base };
+        Ok(Sequence { op, dtype, n, numbers })
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.n
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.n == 0
+    }
+
+    /// All of them.
+    pub fn whole(&self) -> Result<Tensor> {
+        self.part(std::slice::from_ref(&(0..self.n)))
+    }
+
+    /// Those with these indices, one range after the other.
+    pub fn part(&self, ranges: &[Range<usize>]) -> Result<Tensor> {
+        let Sequence { op, n: size, .. } = *self;
+        if let Some(range) = ranges.iter().find(|range| range.start > range.end || range.end > size)
+        {
+            let (start, end) = (range.start, range.end);
+            return Err(LocalError::BadRange { op, start, end, step: 1, dim: 0, size });
+        }
+        let n = ranges.iter().map(Range::len).sum();
+        let numbers = match self.numbers {
+            Numbers::Integers { first, step } => Tensor::write(op, &[n], |out: &mut [i64]| {
+                fill(ranges, out, &|index| first.wrapping_add(step.wrapping_mul(index as i64)));
+            }),
+            Numbers::Floats { first, step } => Tensor::write(op, &[n], |out: &mut [f64]| {
+                fill(ranges, out, &|index| first + index as f64 * step);
+            }),
+            Numbers::Between { first, last, base } => {
+                let point = between(first, last, size);
+                Tensor::write(op, &[n], |out: &mut [f64]| match base {
+                    Some(base) => fill(ranges, out, &|index| base.powf(point(index))),
+                    None => fill(ranges, out, &point),
+                })
+            }
+        };
+        numbers?.to_dtype(self.dtype)
+    }
+}
+
+fn fill<T: Element>(
+    ranges: &[Range<usize>],
+    mut out: &mut [T],
+    value: &(dyn Fn(usize) -> T + Sync),
+) {
+    for range in ranges {
+        let (now, rest) = out.split_at_mut(range.len());
+        for_pieces_of(now, 1, GRAIN, |piece, out| {
+            for (index, out) in piece.zip(out) {
+                *out = value(range.start + index);
+            }
+        });
+        out = rest;
     }
 }
 
@@ -105,14 +226,9 @@ fn length(start: Scalar, end: Scalar, step: Scalar) -> Result<usize> {
     })
 }
 
-/// The numbers from `start` to `end` by their index. The second half is counted from the end, as in PyTorch,
-/// so that the last number is `end` exactly.
-fn between(start: Scalar, end: Scalar, steps: usize, dtype: DType) -> impl Fn(usize) -> f64 + Sync {
-    let number = |scalar: Scalar| match dtype.is_float() {
-        true => scalar.to_f64(),
-        false => whole(scalar) as f64,
-    };
-    let (first, last) = (number(start), number(end));
+/// The numbers from `first` to `last` by their index. The second half is counted from the end, as in PyTorch,
+/// so that the last number is exact.
+fn between(first: f64, last: f64, steps: usize) -> impl Fn(usize) -> f64 + Sync {
     let step = (last - first) / steps.saturating_sub(1).max(1) as f64;
     move |index| {
         if index < steps / 2 || steps == 1 {
@@ -121,22 +237,6 @@ fn between(start: Scalar, end: Scalar, steps: usize, dtype: DType) -> impl Fn(us
             last - step * (steps - 1 - index) as f64
         }
     }
-}
-
-fn floats(
-    op: &'static str,
-    n: usize,
-    dtype: DType,
-    value: &(dyn Fn(usize) -> f64 + Sync),
-) -> Result<Tensor> {
-    let numbers = Tensor::write(op, &[n], |out: &mut [f64]| {
-        for_pieces_of(out, 1, GRAIN, |piece, out| {
-            for (index, out) in piece.zip(out) {
-                *out = value(index);
-            }
-        });
-    })?;
-    numbers.to_dtype(dtype)
 }
 
 /// Without the fraction.

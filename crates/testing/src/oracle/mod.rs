@@ -66,8 +66,20 @@ pub enum Values {
     Signed,
     /// Numbers above 0, for ops that are not defined elsewhere.
     Positive,
+    /// Numbers between 0 and 1.
+    Unit,
+    /// Numbers above 1.
+    AboveOne,
     /// Integers from 0 up to this one, exclusive.
     Index(usize),
+    /// The integers from 0 on, each once, in any order.
+    Permutation,
+    /// Integers of either sign, none of them 0.
+    Integer,
+    /// 0 and 1.
+    Truth,
+    /// Numbers that ascend along the last dim.
+    Ascending,
 }
 
 /// What a local kernel may know beside its local operands: where they lie in the whole.
@@ -96,14 +108,43 @@ impl Sample {
     }
 
     fn draw(&self, noise: &mut Noise) -> Vec<Dense> {
-        let draw = |(shape, values): &(Vec<usize>, Values)| {
-            Dense::from_fn(shape, |_| match *values {
+        self.operands.iter().map(|(shape, values)| values.draw(shape, noise)).collect()
+    }
+}
+
+impl Values {
+    /// A tensor of such values.
+    pub fn draw(self, shape: &[usize], noise: &mut Noise) -> Dense {
+        let n = shape.iter().product();
+        // Fisher and Yates.
+        let mut order: Vec<usize> = (0..n).collect();
+        if self == Values::Permutation {
+            (1..n).rev().for_each(|last| order.swap(last, noise.below(last + 1)));
+        }
+        let (mut number, row) = (0, shape.last().copied().unwrap_or(1).max(1));
+        let mut reached = 0.0;
+        Dense::from_fn(shape, |_| {
+            let position = number;
+            number += 1;
+            match self {
                 Values::Signed => 3.0 * noise.signed(),
                 Values::Positive => 0.1 + 3.0 * noise.signed().abs(),
+                Values::AboveOne => 1.1 + 3.0 * noise.signed().abs(),
+                Values::Unit => 0.05 + 0.9 * noise.signed().abs(),
                 Values::Index(n) => noise.below(n) as f64,
-            })
-        };
-        self.operands.iter().map(draw).collect()
+                Values::Permutation => order[position] as f64,
+                Values::Integer => {
+                    (1 + noise.below(9)) as f64 * if noise.below(2) == 0 { 1.0 } else { -1.0 }
+                }
+                Values::Truth => noise.below(2) as f64,
+                Values::Ascending => {
+                    let first = position % row == 0;
+                    let step = 0.1 + noise.signed().abs();
+                    reached = if first { noise.signed() - 1.0 } else { reached + step };
+                    reached
+                }
+            }
+        })
     }
 }
 
@@ -114,6 +155,21 @@ impl LocalContext {
         let operands = shapes.iter().map(|shape| Layout::replicated(shape, DType::F64, &mesh));
         let operands = operands.collect::<Result<_, _>>()?;
         Ok(LocalContext { operands, results: Vec::new(), mesh, coord: vec![0] })
+    }
+
+    /// How the operands lie on the mesh.
+    pub fn operands(&self) -> &[Layout] {
+        &self.operands
+    }
+
+    /// How the results are to lie on it; empty if everything is whole.
+    pub fn results(&self) -> &[Vec<Placement>] {
+        &self.results
+    }
+
+    /// The rank.
+    pub fn coord(&self) -> &[usize] {
+        &self.coord
     }
 
     /// Global shape of an operand.

@@ -27,7 +27,7 @@ impl fmt::Display for FalseRow {
 }
 
 /// Holds true but undeclared rows (lines `op: row`) against a list of known ones, each with its
-/// reason: `op: row  # reason`. Other lines of the list may be empty or begin with `#`.
+/// reason: `op: row  # reason`, or `op: *  # reason` for all rows of an op. Other lines of the list may be empty or begin with `#`.
 ///
 /// # Panics
 /// If a row is not on the list, a line of the list is no longer found, or a line has no reason.
@@ -39,10 +39,15 @@ pub fn assert_known(found: &[String], known: &str) {
         assert!(!reason.trim().is_empty(), "`{line}` needs a reason: `op: row  # reason`");
         reasons.insert(row.trim(), reason.trim());
     }
+    let covers = |line: &str, row: &str| match line.strip_suffix('*') {
+        Some(op) => row.starts_with(op),
+        None => line == row,
+    };
+    let found = || found.iter().map(String::as_str);
     let new: Vec<&str> =
-        found.iter().map(String::as_str).filter(|row| !reasons.contains_key(row)).collect();
+        found().filter(|row| !reasons.keys().any(|line| covers(line, row))).collect();
     let gone: Vec<&str> =
-        reasons.into_keys().filter(|row| !found.iter().any(|known| known == row)).collect();
+        reasons.keys().copied().filter(|line| !found().any(|row| covers(line, row))).collect();
     assert!(
         new.is_empty() && gone.is_empty(),
         "true rows that no rule declares have changed\n\

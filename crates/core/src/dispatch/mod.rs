@@ -1,0 +1,88 @@
+//! From operands to results: decide once, remember, run.
+//!
+//! What an operation does is decided from its attributes and the layouts of its operands alone. The
+//! decision (what is redistributed, where the results lie, what the kernel is told) is kept per rank
+//! thread. When the same operation meets the same layouts again, it is found by a hash of a few pointers,
+//! without a lock, and what is left is the kernel.
+
+mod cache;
+pub(crate) mod choose;
+mod decision;
+
+use std::rc::Rc;
+
+use dtensor_layout::Layout;
+
+use crate::{
+    DTensor, DeviceMesh, Error, Result,
+    op::{Op, Outputs},
+    redistribute::Route,
+};
+
+pub use cache::{CacheStats, RuleReplacement, cache_stats, clear_cache, replace_rule};
+pub(crate) use decision::Decision;
+
+/// Runs an operation: brings the operands to where its cheapest row needs them, runs the kernel on every
+/// rank, and gives the results with their layouts.
+///
+/// Every rank of the mesh must call the same operations in the same order. Mistakes that follow from shapes,
+/// dtypes, layouts or attributes are found before anything is sent.
+pub fn call(op: &dyn Op, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
+    let decision = decide(op, operands)?;
+    decision.run(op, operands)
+}
+
+/// As [`call`], for operations of one result.
+#[inline]
+pub(crate) fn call_one(op: &dyn Op, operands: &[&DTensor]) -> Result<DTensor> {
+    let mut results = call(op, operands)?;
+    results.pop().ok_or_else(|| wrong_number(op, 0, 1))
+}
+
+/// As [`call`], for operations of two results.
+pub(crate) fn call_two(op: &dyn Op, operands: &[&DTensor]) -> Result<(DTensor, DTensor)> {
+    let mut results = call(op, operands)?;
+    match (results.pop(), results.pop()) {
+        (Some(second), Some(first)) => Ok((first, second)),
+        _ => Err(wrong_number(op, 1, 2)),
+    }
+}
+
+/// The way from one layout to another, remembered.
+pub(crate) fn route(
+    op: &'static str,
+    from: (&Layout, &DeviceMesh),
+    to: (&Layout, &DeviceMesh),
+) -> Result<Rc<Route>> {
+    cache::route(op, from, to)
+}
+
+#[inline]
+fn decide(op: &dyn Op, operands: &[&DTensor]) -> Result<Rc<Decision>> {
+    let Some(first) = operands.first() else {
+        return Err(Error::Unsupported {
+            op: op.name(),
+            what: "it has no operand to take a mesh from".into(),
+            way_out: "use a factory such as zeros",
+        });
+    };
+    for (number, operand) in operands.iter().enumerate().skip(1) {
+        if !operand.mesh().is_same(first.mesh()) && operand.mesh() != first.mesh() {
+            return Err(Error::MixedMeshes {
+                op: op.name(),
+                first: first.mesh().to_string().into(),
+                operand: number,
+                other: operand.mesh().to_string().into(),
+            });
+        }
+    }
+    cache::decision(op, operands)
+}
+
+fn wrong_number(op: &dyn Op, got: usize, want: usize) -> Error {
+    Error::Unsupported {
+        op: op.name(),
+        what: format!("it gave {got} results where {want} were expected").into(),
+        way_out: "its kernel must give as many as its rule has",
+    }
+}

@@ -1,0 +1,5 @@
+//! Fourier transforms.
+
+use crate::op::OpRecord;
+
+pub(super) const RECORDS: &[&[OpRecord]] = &[];

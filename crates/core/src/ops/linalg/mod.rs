@@ -1,0 +1,5 @@
+//! Linear algebra.
+
+use crate::op::OpRecord;
+
+pub(super) const RECORDS: &[&[OpRecord]] = &[];

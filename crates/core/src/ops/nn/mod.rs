@@ -1,0 +1,5 @@
+//! Operations of neural networks.
+
+use crate::op::OpRecord;
+
+pub(super) const RECORDS: &[&[OpRecord]] = &[];

@@ -1,0 +1,5 @@
+//! Sorting, searching, counting.
+
+use crate::op::OpRecord;
+
+pub(super) const RECORDS: &[&[OpRecord]] = &[];

@@ -1,0 +1,67 @@
+//! From one layout to another.
+
+mod parts;
+mod route;
+mod run;
+
+use std::rc::Rc;
+
+use dtensor_layout::{Layout, Placement};
+
+pub(crate) use parts::{Parts, view};
+pub(crate) use route::{Hop, Route};
+
+use crate::{DTensor, DeviceMesh, Error, Result, dispatch};
+
+impl DTensor {
+    /// The same tensor with other placements on its mesh, one per axis, where several axes that cut one dim
+    /// cut it from left to right. The cheapest way there is taken; see [`Plan`](dtensor_layout::plan::Plan).
+    ///
+    /// ```
+    /// use dtensor::{DType, DeviceMesh, Placement::{Replicate, Shard}, Runner, arange};
+    ///
+    /// Runner::threads(3).run(|world| {
+    ///     let mesh = DeviceMesh::of_world(world, "x")?;
+    ///     let rows = arange(0, 10, 1, DType::I64, &mesh, &[Shard(0)])?;
+    ///     assert_eq!(rows.to_local().numel(), [4, 4, 2][world.rank()]);
+    ///     let whole = rows.redistribute(&[Replicate])?;
+    ///     assert_eq!(whole.to_local().numel(), 10);
+    ///     Ok::<_, dtensor::Error>(())
+    /// })?;
+    /// # Ok::<(), dtensor::RunError>(())
+    /// ```
+    pub fn redistribute(&self, placements: &[Placement]) -> Result<DTensor> {
+        let to =
+            self.layout().with_placements(placements).map_err(Error::layout("redistribute"))?;
+        self.redistribute_as("redistribute", &to)
+    }
+
+    /// The same tensor in another layout of the same mesh, shape and dtype.
+    pub fn redistribute_layout(&self, to: &Layout) -> Result<DTensor> {
+        self.redistribute_as("redistribute", to)
+    }
+
+    /// The same tensor on another mesh of the same world. All ranks of both meshes call it; the ranks of
+    /// neither may.
+    pub fn redistribute_to(&self, mesh: &DeviceMesh, placements: &[Placement]) -> Result<DTensor> {
+        const OP: &str = "redistribute_to";
+        let to = Layout::new(self.shape(), self.dtype(), mesh.mesh(), placements)
+            .map_err(Error::layout(OP))?;
+        if mesh.mesh() == self.mesh().mesh() {
+            return self.redistribute_as(OP, &to);
+        }
+        let route = dispatch::route(OP, (self.layout(), self.mesh()), (&to, mesh))?;
+        let local = route.run(OP, self.local())?;
+        Ok(DTensor::from_parts(local, to, mesh.clone()))
+    }
+
+    pub(crate) fn redistribute_as(&self, op: &'static str, to: &Layout) -> Result<DTensor> {
+        if self.layout() == to {
+            return Ok(self.clone());
+        }
+        let route: Rc<Route> =
+            dispatch::route(op, (self.layout(), self.mesh()), (to, self.mesh()))?;
+        let local = route.run(op, self.local())?;
+        Ok(DTensor::from_parts(local, to.clone(), self.mesh().clone()))
+    }
+}

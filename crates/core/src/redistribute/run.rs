@@ -1,0 +1,115 @@
+//! Running a route on data.
+
+use dtensor_comm::{ReduceOp, Values, ValuesMut};
+use dtensor_layout::DType;
+use dtensor_local::Tensor;
+
+use super::{
+    parts::Parts,
+    route::{Hop, Reduction, Route, Work},
+};
+use crate::{Error, Result, debug};
+
+impl Route {
+    /// What the rank holds at the end.
+    pub(crate) fn run(&self, op: &'static str, local: &Tensor) -> Result<Tensor> {
+        let mut local = local.clone();
+        for hop in &self.hops {
+            debug::saw(op, hop);
+            local = hop.run(op, &local)?;
+        }
+        Ok(local)
+    }
+}
+
+impl Hop {
+    fn run(&self, op: &'static str, local: &Tensor) -> Result<Tensor> {
+        let dtype = local.dtype();
+        match &self.work {
+            Work::Nothing if local.is_meta() => Ok(Tensor::meta(&self.shape, dtype)?),
+            Work::Nothing => Ok(Tensor::empty(&self.shape, dtype)?),
+            Work::AllReduce { group, reduction } => {
+                let send = local.contiguous();
+                let reduced = Tensor::from_bytes_with(&self.shape, dtype, |bytes| {
+                    bytes.copy_from_slice(send.as_bytes()?);
+                    let buf = ValuesMut::from_bytes(dtype, bytes).map_err(Error::comm(op))?;
+                    group.erased().all_reduce(buf, reduction.op).map_err(Error::comm(op))
+                })?;
+                reduction.divide(reduced)
+            }
+            Work::AllGather { group, send, recv } => {
+                let send = send.pack(local)?;
+                let gathered = received(op, recv, dtype, |bytes| {
+                    let recv_values = ValuesMut::from_bytes(dtype, bytes)?;
+                    let send = Values::from_bytes(dtype, send_bytes(&send))?;
+                    group.erased().all_gather_v(send, recv_values, &recv.counts)
+                })?;
+                recv.unpack(&gathered, &self.shape)
+            }
+            Work::ReduceScatter { group, send, recv, reduction } => {
+                let packed = send.pack(local)?;
+                let reduced = received(op, recv, dtype, |bytes| {
+                    let recv_values = ValuesMut::from_bytes(dtype, bytes)?;
+                    let values = Values::from_bytes(dtype, send_bytes(&packed))?;
+                    let counts = &send.counts;
+                    group.erased().reduce_scatter_v(values, recv_values, counts, reduction.op)
+                })?;
+                reduction.divide(recv.unpack(&reduced, &self.shape)?)
+            }
+            Work::Exchange { group, send, recv } => {
+                let nothing = Parts::none(group.size());
+                let packed = match send {
+                    Some(send) => send.pack(local)?,
+                    None => Tensor::empty(&[0], dtype)?,
+                };
+                let send = send.as_ref().unwrap_or(&nothing);
+                let recv_parts = recv.as_ref().unwrap_or(&nothing);
+                let exchanged = received(op, recv_parts, dtype, |bytes| {
+                    let recv_values = ValuesMut::from_bytes(dtype, bytes)?;
+                    let values = Values::from_bytes(dtype, send_bytes(&packed))?;
+                    let group = group.erased();
+                    group.all_to_all_v(values, &send.counts, recv_values, &recv_parts.counts)
+                })?;
+                match recv {
+                    Some(recv) => recv.unpack(&exchanged, &self.shape),
+                    None => Ok(Tensor::empty(&[0], dtype)?),
+                }
+            }
+            Work::Slice { parts } => parts.take(local, &self.shape),
+            Work::Pad { send, recv } => {
+                let packed = send.pack(local)?.reshape(&[send.numel()])?;
+                recv.unpack_into(Tensor::zeros(&self.shape, dtype)?, &packed)
+            }
+            Work::Fill { instead: None } => Ok(local.clone()),
+            Work::Fill { instead: Some(ReduceOp::Product) } => {
+                Ok(Tensor::ones(&self.shape, dtype)?)
+            }
+            Work::Fill { instead: Some(_) } => Ok(Tensor::zeros(&self.shape, dtype)?),
+        }
+    }
+}
+
+impl Reduction {
+    fn divide(self, reduced: Tensor) -> Result<Tensor> {
+        match self.divisor {
+            1 => Ok(reduced),
+            divisor => Ok(reduced.div_scalar(divisor as f64)?),
+        }
+    }
+}
+
+/// A tensor of one dim that a call receives.
+fn received(
+    op: &'static str,
+    parts: &Parts,
+    dtype: DType,
+    call: impl FnOnce(&mut [u8]) -> Result<(), dtensor_comm::CommError>,
+) -> Result<Tensor> {
+    Tensor::from_bytes_with(&[parts.numel()], dtype, |bytes| call(bytes).map_err(Error::comm(op)))
+}
+
+/// The bytes of a tensor that was packed, and so is contiguous and has values. Were it not so, an empty
+/// message would not fit the counts, which is an error.
+fn send_bytes(packed: &Tensor) -> &[u8] {
+    packed.as_bytes().unwrap_or_default()
+}

@@ -1,0 +1,102 @@
+//! The distributed tensor.
+
+mod construct;
+mod display;
+mod factories;
+mod read;
+
+use std::sync::Arc;
+
+use dtensor_layout::{DType, Layout, Placement};
+use dtensor_local::Tensor;
+
+use crate::DeviceMesh;
+
+pub use construct::{LocalOptions, distribute_tensor, distribute_tensor_from};
+pub(crate) use factories::{Part, make_layout};
+pub use factories::{
+    arange, empty, eye, full, linspace, logspace, ones, rand, randint, randn, zeros,
+};
+
+/// A tensor of which every rank of a mesh holds a part, as its [`Layout`] says.
+///
+/// A program treats it as one tensor: shapes are global, and an operation gives the result that it would
+/// give on one device. What an operation communicates follows from the layouts of its operands.
+///
+/// An immutable value; cloning is cheap.
+#[derive(Clone)]
+pub struct DTensor(Arc<Inner>);
+
+struct Inner {
+    /// What this rank holds. On a fake mesh it has a shape and no values; on a rank outside of the mesh it
+    /// is empty.
+    local: Tensor,
+    layout: Layout,
+    mesh: DeviceMesh,
+}
+
+impl DTensor {
+    /// Puts together what belongs together: `local` is what `layout` says that this rank holds.
+    #[inline]
+    pub(crate) fn from_parts(local: Tensor, layout: Layout, mesh: DeviceMesh) -> DTensor {
+        debug_assert!(
+            mesh.coord().is_none_or(|coord| layout.local_shape(coord) == local.shape()),
+            "a local part of shape {:?} for {layout:?}",
+            local.shape()
+        );
+        debug_assert_eq!(local.dtype(), layout.dtype());
+        debug_assert!(layout.mesh() == mesh.mesh());
+        DTensor(Arc::new(Inner { local, layout, mesh }))
+    }
+
+    /// Size of every dim of the whole tensor.
+    #[inline]
+    pub fn shape(&self) -> &[usize] {
+        self.0.layout.global_shape()
+    }
+
+    /// Number of dims.
+    #[inline]
+    pub fn n_dims(&self) -> usize {
+        self.0.layout.n_dims()
+    }
+
+    /// Number of elements of the whole tensor.
+    pub fn numel(&self) -> usize {
+        self.0.layout.numel()
+    }
+
+    /// Element type.
+    #[inline]
+    pub fn dtype(&self) -> DType {
+        self.0.layout.dtype()
+    }
+
+    /// How it lies on the mesh: shape, dtype, placements and shard order.
+    #[inline]
+    pub fn layout(&self) -> &Layout {
+        &self.0.layout
+    }
+
+    /// One placement per mesh axis.
+    pub fn placements(&self) -> &[Placement] {
+        self.0.layout.placements()
+    }
+
+    /// The mesh it lies on.
+    #[inline]
+    pub fn mesh(&self) -> &DeviceMesh {
+        &self.0.mesh
+    }
+
+    /// Bytes that this rank holds.
+    pub fn local_bytes(&self) -> usize {
+        self.0.local.numel() * self.dtype().size()
+    }
+
+    /// What this rank holds, without a question about what it means: kernels know.
+    #[inline]
+    pub(crate) fn local(&self) -> &Tensor {
+        &self.0.local
+    }
+}

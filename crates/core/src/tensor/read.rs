@@ -1,0 +1,70 @@
+//! Out of the distributed world: the local part, the whole, values.
+
+use dtensor_local::{LocalError, Tensor};
+
+use crate::{DTensor, Error, Placement, Result};
+use dtensor_dtype::Element;
+
+impl DTensor {
+    /// What this rank holds: its shard, its copy, or its contribution to a pending reduction. Empty on a
+    /// rank outside of the mesh. Nothing is sent.
+    ///
+    /// A contribution is not the value. [`to_vec`](DTensor::to_vec), [`item`](DTensor::item) and
+    /// [`full_tensor`](DTensor::full_tensor) reduce first.
+    pub fn to_local(&self) -> Tensor {
+        self.local().clone()
+    }
+
+    /// The whole value, on every rank of the mesh.
+    pub fn full_tensor(&self) -> Result<Tensor> {
+        self.mesh().own_coord("full_tensor")?;
+        Ok(self.redistribute_as("full_tensor", &self.replicated_layout("full_tensor")?)?.to_local())
+    }
+
+    /// All values, the last dim varying fastest, on every rank of the mesh.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        self.check_values("to_vec")?;
+        Ok(self.full_tensor()?.to_vec()?)
+    }
+
+    /// The value of a tensor that has one, on every rank of the mesh. A pending reduction is done first.
+    pub fn item<T: Element>(&self) -> Result<T> {
+        self.check_values("item")?;
+        if self.numel() != 1 {
+            return Err(LocalError::ShapeMismatch {
+                op: "item",
+                from: self.shape().to_vec(),
+                to: Vec::new(),
+                why: "it does not have exactly one element; select one first",
+            }
+            .into());
+        }
+        Ok(self.full_tensor()?.item()?)
+    }
+
+    /// The same value with no reduction pending: pending axes become copies.
+    pub fn settled(&self) -> Result<DTensor> {
+        if !self.layout().is_partial() {
+            return Ok(self.clone());
+        }
+        let settle = |placement: &Placement| match placement.reduce_op() {
+            Some(_) => Placement::Replicate,
+            None => *placement,
+        };
+        let placements: Vec<Placement> = self.placements().iter().map(settle).collect();
+        self.redistribute(&placements)
+    }
+
+    fn replicated_layout(&self, op: &'static str) -> Result<dtensor_layout::Layout> {
+        dtensor_layout::Layout::replicated(self.shape(), self.dtype(), self.mesh().mesh())
+            .map_err(Error::layout(op))
+    }
+
+    /// A fake mesh has no values. Found before anything is counted as sent.
+    fn check_values(&self, op: &'static str) -> Result<()> {
+        match self.local().is_meta() {
+            true => Err(LocalError::Meta { op, shape: self.shape().to_vec() }.into()),
+            false => Ok(()),
+        }
+    }
+}

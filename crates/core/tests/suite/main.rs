@@ -1,0 +1,17 @@
+//! Tests of the core crate, on threads. One binary, because linking takes longer than running.
+#![allow(clippy::unwrap_used, clippy::panic)] // An unwrap that fails is a test that fails.
+
+mod api;
+mod elementwise;
+mod fft;
+mod indexing;
+mod linalg;
+mod movement;
+mod nn;
+mod oracle;
+mod order;
+mod products;
+mod redistribute;
+mod reduce;
+mod support;
+mod sweep;

@@ -1,0 +1,1 @@
+//! What the sweep does not see of this family: layouts of results, calls and bytes, errors.
