@@ -16,13 +16,15 @@ pub enum Command {
     Check,
     MpiTest { ranks: Vec<usize> },
     Deny,
+    Miri,
 }
 
 /// The commands and what each is for, in the order of the help.
-const COMMANDS: [(&str, &str); 4] = [
+const COMMANDS: [(&str, &str); 5] = [
     ("test", "everything CI runs: set-up, the checks below with and without MPI, the MPI suite"),
     ("check", "fmt, clippy, unit, property and doc tests, docs; needs no system package"),
     ("mpi-test", "the MPI suite alone, under mpirun; --ranks 2,3,4 says with how many ranks"),
+    ("miri", "the unsafe code of memory and views under Miri; needs a nightly toolchain with it"),
     ("deny", "licences, advisories and sources of all dependencies, by cargo-deny"),
 ];
 
@@ -55,6 +57,7 @@ pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Request> {
         "test" => Command::Test,
         "check" => Command::Check,
         "deny" => Command::Deny,
+        "miri" => Command::Miri,
         "mpi-test" => return parse_mpi_test(options),
         _ => return Err(usage(&format!("unknown command `{name}`"))),
     };

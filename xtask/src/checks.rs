@@ -57,6 +57,33 @@ pub fn deny() -> Result<()> {
     Ok(())
 }
 
+/// What of `local` reads and writes raw memory and is small enough for Miri, which is a thousand times slower:
+/// the pool of buffers, and views. Not part of `test`, since it needs a nightly toolchain.
+pub fn miri() -> Result<()> {
+    let nightly = |arguments: &[&str]| {
+        // By way of rustup: the cargo that runs this program is that of one toolchain.
+        let mut command = Command::new("cargo");
+        command.arg("+nightly").args(arguments).current_dir(workspace());
+        command.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").env_remove("RUSTC");
+        // Property tests keep their failures in files.
+        command.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("PROPTEST_CASES", "3");
+        command
+    };
+    let installed =
+        process::run(&mut nightly(&["miri", "--version"]), process::SHORT, Output::Collect);
+    if !installed.is_ok_and(|ended| ended.status.success()) {
+        return Err(Error::new(
+            "Miri is not installed: run `rustup toolchain install nightly --component miri,rust-src`",
+        ));
+    }
+    let test = ["miri", "test", "--package", "dtensor-local"];
+    for tests in [["--lib", "pool"], ["--test", "views"]] {
+        let mut command = nightly(&[&test[..], &tests].concat());
+        process::run_checked(&mut command, LIMIT, Output::Show)?;
+    }
+    Ok(())
+}
+
 /// The cargo that runs this program, at the root of the workspace.
 pub fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -74,5 +74,6 @@ fn run(command: &Command, report: &mut Report) -> Result<()> {
             mpi_tests::run(report, ranks)
         }
         Command::Deny => report.step("deny", checks::deny),
+        Command::Miri => report.step("miri", checks::miri),
     }
 }
