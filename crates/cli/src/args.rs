@@ -1,8 +1,8 @@
 use clap::{Parser, Subcommand};
 
-use crate::{bench::BenchArgs, layout::LayoutArgs, plan::PlanArgs};
+use crate::{bench::BenchArgs, layout::LayoutArgs, ops::OpsArgs, plan::PlanArgs};
 
-/// Distributed tensors: look at layouts, plan redistributions, measure worlds.
+/// Distributed tensors: look at layouts, plan redistributions, list operations, measure worlds.
 #[derive(Parser)]
 #[command(
     name = "dtensor",
@@ -19,6 +19,7 @@ pub struct Cli {
 pub enum Command {
     Layout(LayoutArgs),
     Plan(PlanArgs),
+    Ops(OpsArgs),
     Bench(BenchArgs),
 }
 

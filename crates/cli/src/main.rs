@@ -9,11 +9,10 @@ mod args;
 mod bench;
 mod error;
 mod layout;
+mod ops;
 mod output;
 mod parse;
 mod plan;
-mod table;
-mod units;
 
 use std::{
     env,
@@ -35,6 +34,7 @@ fn main() -> ExitCode {
     let result = catch_unwind(AssertUnwindSafe(|| match cli.command {
         Command::Layout(args) => layout::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Ops(args) => ops::run(args),
         Command::Bench(args) => bench::run(args),
     }));
     match result {

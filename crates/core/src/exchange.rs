@@ -48,9 +48,11 @@ impl Exchange<'_> {
         let recv: Vec<Vec<Piece>> =
             members.iter().map(|member| pieces(&(self.held)(member), &own_wanted)).collect();
         let recv_counts: Vec<usize> = recv.iter().map(|pieces| numel(pieces)).collect();
-        if members.len() > 1 {
-            debug::sent(self.op, StepKind::Exchange, || self.bytes(&members, dtype.size()));
-        }
+        let _sending = (members.len() > 1)
+            .then(|| {
+                debug::sent(self.op, StepKind::Exchange, || self.bytes(&members, dtype.size()))
+            })
+            .flatten();
         if self.mesh.is_fake() {
             return Ok(into);
         }

@@ -55,7 +55,10 @@ mod redistribute;
 mod scope;
 mod tensor;
 
-pub use debug::{CommDebug, CommEvent};
+pub use debug::{
+    AxisRows, CommDebug, CommEvent, Explanation, RowCost, explain, explain_calls,
+    visualize_sharding, visualize_sharding_svg,
+};
 pub use dispatch::{CacheStats, RuleReplacement, cache_stats, call, clear_cache, replace_rule};
 pub use dtensor_comm::{CommError, Group, RunError, Runner, World, WorldKind, run};
 pub use dtensor_dtype::{DType, Element, ReduceOp, bf16, f16};

@@ -63,6 +63,10 @@ impl DeviceMesh {
                 size: world.size(),
             });
         }
+        if world.kind() == WorldKind::Threads {
+            // The ranks compute at the same time, and share the cores.
+            dtensor_local::share_threads(world.size());
+        }
         let coord = mesh.coord_of(world.rank());
         let inner = Inner { world: world.clone(), mesh, coord, groups: Mutex::default() };
         Ok(DeviceMesh(Arc::new(inner)))

@@ -218,6 +218,29 @@ impl Layout {
         &self.0.order
     }
 
+    /// One text per mesh axis, as a layout prints them: a strided shard and an explicit position among the cuts of
+    /// a dim included.
+    pub fn placement_texts(&self) -> Vec<String> {
+        let text = |(axis, placement): (usize, &Placement)| {
+            let Some(dim) = placement.shard_dim() else { return placement.to_string() };
+            let cuts = self.order().cuts(dim);
+            let position = cuts.iter().position(|cut| cut.axis == axis).unwrap_or_default();
+            let plain = match cuts[position].split_factor {
+                1 => placement.to_string(),
+                factor => format!("_S({dim}, {factor})"),
+            };
+            // Unnumbered cuts are read as PyTorch means them; where that is not what they are,
+            // they are numbered.
+            let mut unnumbered = cuts.to_vec();
+            unnumbered.sort_by_key(|cut| cut.axis);
+            match canonical_cuts(unnumbered, self.0.shape[dim], self.mesh()) == cuts {
+                true => plain,
+                false => format!("{plain}[{position}]"),
+            }
+        };
+        self.placements().iter().enumerate().map(text).collect()
+    }
+
     /// Whether every rank holds the whole value.
     pub fn is_replicated(&self) -> bool {
         self.placements().iter().all(|placement| *placement == Placement::Replicate)
@@ -332,29 +355,7 @@ impl Hash for Layout {
 
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[")?;
-        for (axis, placement) in self.placements().iter().enumerate() {
-            let comma = if axis == 0 { "" } else { ", " };
-            let cuts = placement.shard_dim().map(|dim| self.order().cuts(dim));
-            let Some(cuts) = cuts else {
-                write!(f, "{comma}{placement}")?;
-                continue;
-            };
-            let position = cuts.iter().position(|cut| cut.axis == axis).unwrap_or_default();
-            let dim = placement.shard_dim().unwrap_or_default();
-            match cuts[position].split_factor {
-                1 => write!(f, "{comma}{placement}")?,
-                factor => write!(f, "{comma}_S({dim}, {factor})")?,
-            }
-            // Unnumbered cuts are read as PyTorch means them; where that is not what they are,
-            // they are numbered.
-            let mut unnumbered = cuts.to_vec();
-            unnumbered.sort_by_key(|cut| cut.axis);
-            if canonical_cuts(unnumbered, self.0.shape[dim], self.mesh()) != cuts {
-                write!(f, "[{position}]")?;
-            }
-        }
-        f.write_str("]")
+        write!(f, "[{}]", self.placement_texts().join(", "))
     }
 }
 

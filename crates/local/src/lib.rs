@@ -68,4 +68,4 @@ pub use indexing::{MeshIndexing, PadMode, ScatterReduce};
 pub use pool::{ALIGN, PoolStats, pool_stats, set_pool_limit, trim_pool};
 pub use reduce::{Interpolation, Unique};
 pub use tensor::Tensor;
-pub use threads::{set_threads, threads};
+pub use threads::{set_threads, share_threads, threads};

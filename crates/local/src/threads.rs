@@ -2,7 +2,7 @@
 
 use std::{
     ops::Range,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use crate::disjoint::Disjoint;
@@ -12,16 +12,15 @@ const STRETCHES: usize = 4;
 
 /// 0 until it is first asked for.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
+/// Whether [`set_threads`] has been called.
+static CHOSEN: AtomicBool = AtomicBool::new(false);
 
 /// How many threads kernels use: what [`set_threads`] said, else `DTENSOR_THREADS`, else one per core.
 #[inline]
 pub fn threads() -> usize {
     match THREADS.load(Ordering::Relaxed) {
         0 => {
-            let from_environment =
-                std::env::var("DTENSOR_THREADS").ok().and_then(|text| text.trim().parse().ok());
-            let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-            let threads = from_environment.filter(|threads| *threads > 0).unwrap_or_else(cores);
+            let threads = from_environment().unwrap_or_else(cores);
             THREADS.store(threads, Ordering::Relaxed);
             threads
         }
@@ -32,7 +31,25 @@ pub fn threads() -> usize {
 /// Sets how many threads kernels use from now on, at least one. Ranks that are threads of one process
 /// share its cores: each should get its part. Results do not change.
 pub fn set_threads(threads: usize) {
+    CHOSEN.store(true, Ordering::Relaxed);
     THREADS.store(threads.max(1), Ordering::Relaxed);
+}
+
+/// Says that so many ranks share the cores of this process: each gets its part of them, at least one, unless
+/// [`set_threads`] or `DTENSOR_THREADS` has said otherwise. Results do not change.
+pub fn share_threads(ranks: usize) {
+    if !CHOSEN.load(Ordering::Relaxed) && from_environment().is_none() {
+        THREADS.store((cores() / ranks.max(1)).max(1), Ordering::Relaxed);
+    }
+}
+
+fn from_environment() -> Option<usize> {
+    let text = std::env::var("DTENSOR_THREADS").ok()?;
+    text.trim().parse().ok().filter(|threads| *threads > 0)
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 /// Calls `work` for pieces of `0..n` of `grain` indices each (the last may be shorter), in any order

@@ -4,11 +4,12 @@ use std::error::Error as _;
 
 use clap::Args;
 use dtensor_comm::{CommError, RunError, Runner, World, WorldKind};
+use dtensor_picture::units;
 
 use crate::{
     error::{Error, Result},
     output::{Out, Progress},
-    parse, units,
+    parse,
 };
 
 use super::{

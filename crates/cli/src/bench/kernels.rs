@@ -4,13 +4,12 @@ use std::time::Instant;
 
 use clap::Args;
 use dtensor_local::LocalError;
+use dtensor_picture::{Align, Table, units::microseconds};
 use serde_json::{Value, json};
 
 use crate::{
     error::{Error, Result},
     output::{Out, Progress},
-    table::{Align, Table},
-    units::microseconds,
 };
 
 use super::{

@@ -3,11 +3,13 @@
 mod buffers;
 mod cases;
 mod comm;
+mod dispatch;
 mod kernel_cases;
 mod kernels;
 mod latency;
 #[cfg_attr(not(feature = "mpi"), path = "no_mpi.rs")]
 mod plain_mpi;
+mod redistribute;
 mod report;
 mod samples;
 mod scale;
@@ -26,14 +28,18 @@ pub struct BenchArgs {
 #[derive(Subcommand)]
 enum Subject {
     Comm(comm::CommArgs),
+    Dispatch(dispatch::DispatchArgs),
     Kernels(kernels::KernelsArgs),
+    Redistribute(redistribute::RedistributeArgs),
     Scale(scale::ScaleArgs),
 }
 
 pub fn run(args: BenchArgs) -> Result<()> {
     match args.subject {
         Subject::Comm(args) => comm::run(args),
+        Subject::Dispatch(args) => dispatch::run(args),
         Subject::Kernels(args) => kernels::run(args),
+        Subject::Redistribute(args) => redistribute::run(args),
         Subject::Scale(args) => scale::run(args),
     }
 }

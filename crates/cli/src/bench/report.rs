@@ -1,10 +1,9 @@
 use dtensor_comm::{World, WorldKind};
-use serde_json::{Map, Value, json};
-
-use crate::{
-    table::{Align, Table},
+use dtensor_picture::{
+    Align, Table,
     units::{bytes, count, microseconds},
 };
+use serde_json::{Map, Value, json};
 
 use super::{
     buffers::{Counts, Shape},

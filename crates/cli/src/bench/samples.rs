@@ -13,6 +13,10 @@ impl Samples {
         self.0.push(microseconds);
     }
 
+    pub fn extend(&mut self, other: Samples) {
+        self.0.extend(other.0);
+    }
+
     pub fn len(&self) -> usize {
         self.0.len()
     }

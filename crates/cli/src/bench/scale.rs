@@ -10,13 +10,15 @@ use dtensor_layout::{
     ReduceOp,
     plan::{Plan, PlanOptions},
 };
+use dtensor_picture::{
+    Align, Table,
+    units::{grouped, microseconds},
+};
 use serde_json::{Map, Value, json};
 
 use crate::{
     error::{Error, Result},
     output::{Out, Progress},
-    table::{Align, Table},
-    units::{grouped, microseconds},
 };
 
 use super::samples::Samples;

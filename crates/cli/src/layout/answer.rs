@@ -1,12 +1,11 @@
 use dtensor_layout::Layout;
 use serde_json::{Map, Value, json};
 
-use crate::{
-    error::{Error, Result},
-    units::{count, grouped},
-};
+use dtensor_picture::units::{count, grouped};
 
-use super::{placement_texts, question::Question, spec};
+use crate::error::{Error, Result};
+
+use super::{question::Question, spec};
 
 /// What a JSON answer contains.
 pub struct Form {
@@ -24,7 +23,7 @@ pub fn json(question: &Question, layout: &Layout, form: &Form) -> Result<Value> 
     answer.insert("mesh".into(), question.mesh_json.clone());
     let placements = question.placements.clone();
     answer
-        .insert("placements".into(), json!(placements.unwrap_or_else(|| placement_texts(layout))));
+        .insert("placements".into(), json!(placements.unwrap_or_else(|| layout.placement_texts())));
     let local = coords.iter().map(|coord| {
         json!({
             "coord": coord,

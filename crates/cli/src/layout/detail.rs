@@ -1,12 +1,7 @@
 use dtensor_layout::Layout;
+use dtensor_picture::{Align, Table, has_elements, units::bytes};
 
-use crate::{
-    error::Result,
-    table::{Align, Table},
-    units::bytes,
-};
-
-use super::words::has_elements;
+use crate::error::Result;
 
 /// What single ranks hold, one line each.
 pub fn lines(layout: &Layout, coords: &[Vec<usize>]) -> Result<Vec<String>> {

@@ -1,22 +1,16 @@
 //! `dtensor layout`: a picture, or one JSON line, of which rank holds which part of a tensor.
 
 mod answer;
-mod bands;
 mod detail;
-mod label;
-mod lengths;
-mod picture;
 mod question;
 mod spec;
 mod stream;
-mod svg;
-mod text;
-mod words;
 
 use std::path::PathBuf;
 
 use clap::Args;
-use dtensor_layout::{DType, Layout, Mesh};
+use dtensor_layout::{DType, Mesh};
+use dtensor_picture::{Style, draw_svg, draw_text};
 
 use crate::{
     error::{Error, Result},
@@ -25,7 +19,7 @@ use crate::{
 };
 
 pub use self::question::mesh_json;
-use self::{answer::Form, question::Question, text::Style};
+use self::{answer::Form, question::Question};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -113,7 +107,7 @@ pub fn run(args: LayoutArgs) -> Result<()> {
             .with_hint("give --svg a file name, or leave one of them out"));
     }
     if let Some(file) = &args.svg {
-        let drawing = svg::draw(&layout)?;
+        let drawing = draw_svg(&layout)?;
         match to_stdout {
             true => return out.lines(drawing.lines()),
             false => std::fs::write(file, drawing).map_err(|error| {
@@ -132,15 +126,10 @@ pub fn run(args: LayoutArgs) -> Result<()> {
         color: args.color.enabled(),
         ascii: args.ascii,
     };
-    out.lines(text::draw(&layout, &style)?)
+    out.lines(draw_text(&layout, &style)?)
 }
 
 /// `dp=2,tp=2`, with the flag's name in front of what is wrong with it.
 pub fn mesh_arg(flag: &str, text: &str) -> Result<Mesh> {
     text.parse::<Mesh>().map_err(|error| Error::from(error).within(flag))
-}
-
-/// Placements of a layout, one text per axis.
-pub fn placement_texts(layout: &Layout) -> Vec<String> {
-    crate::parse::split_list(&layout.to_string())
 }

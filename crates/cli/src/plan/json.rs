@@ -4,7 +4,7 @@ use dtensor_layout::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::layout::{mesh_json, placement_texts};
+use crate::layout::mesh_json;
 
 use super::{Answer, axis_names};
 
@@ -36,7 +36,7 @@ pub fn answer(answer: &Answer) -> Value {
 }
 
 fn layout(layout: &Layout) -> Value {
-    json!({"mesh": mesh_json(layout.mesh(), true), "placements": placement_texts(layout)})
+    json!({"mesh": mesh_json(layout.mesh(), true), "placements": layout.placement_texts()})
 }
 
 fn steps(plan: &Plan, topology: &Topology) -> Value {
@@ -44,7 +44,7 @@ fn steps(plan: &Plan, topology: &Topology) -> Value {
         let mut fields = Map::new();
         fields.insert("kind".into(), json!(step.kind.name()));
         fields.insert("over".into(), json!(axis_names(step)));
-        fields.insert("placements".into(), json!(placement_texts(&step.to)));
+        fields.insert("placements".into(), json!(step.to.placement_texts()));
         fields.extend(cost_fields(&step.cost(topology)));
         Value::Object(fields)
     };

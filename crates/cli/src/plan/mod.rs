@@ -8,14 +8,16 @@ use dtensor_layout::{
     DType, Layout, LayoutError, Mesh,
     plan::{Cost, Plan, PlanOptions, Step, Topology},
 };
+use dtensor_picture::{
+    Align, Table,
+    units::{bytes, count, microseconds},
+};
 
 use crate::{
     error::{Error, Result},
     layout::mesh_arg,
     output::Out,
     parse::Sizes,
-    table::{Align, Table},
-    units::{bytes, count, microseconds},
 };
 
 use self::topology::TopologyArgs;

@@ -1,7 +1,7 @@
 //! What is communicated, by which operation.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     collections::BTreeMap,
     fmt,
     time::{Duration, Instant},
@@ -20,8 +20,10 @@ pub struct CommEvent {
     pub kind: StepKind,
     /// Bytes that crossed from one rank to another, over all ranks.
     pub bytes: u128,
-    /// When, since the scope began.
+    /// When it began, since the scope did.
     pub at: Duration,
+    /// How long it took, on this rank.
+    pub took: Duration,
 }
 
 /// What was communicated while a closure ran, on this rank.
@@ -54,7 +56,6 @@ struct Listener {
 }
 
 thread_local! {
-    static LISTENING: Cell<bool> = const { Cell::new(false) };
     /// The innermost last; all of them hear everything.
     static LISTENERS: RefCell<Vec<Listener>> = const { RefCell::new(Vec::new()) };
 }
@@ -68,14 +69,14 @@ impl CommDebug {
         impl Drop for Scope {
             fn drop(&mut self) {
                 LISTENERS.with_borrow_mut(|listeners| listeners.truncate(self.depth));
-                LISTENING.set(self.depth > 0);
+                super::watch();
             }
         }
         let depth = LISTENERS.with_borrow_mut(|listeners| {
             listeners.push(Listener { began: Instant::now(), debug: CommDebug::default() });
             listeners.len() - 1
         });
-        LISTENING.set(true);
+        super::watch();
         let scope = Scope { depth };
         let result = body();
         let debug = LISTENERS.with_borrow_mut(|listeners| {
@@ -116,35 +117,61 @@ impl fmt::Display for CommDebug {
     }
 }
 
-/// An operation runs its kernel.
-#[inline]
-pub(crate) fn ran(op: &dyn Op) {
-    if LISTENING.get() {
+pub(super) fn is_listening() -> bool {
+    LISTENERS.with_borrow(|listeners| !listeners.is_empty())
+}
+
+pub(super) fn called(op: &dyn Op) {
+    LISTENERS.with_borrow_mut(|listeners| {
+        for listener in listeners {
+            *listener.debug.ops.entry(op.name()).or_default() += 1;
+        }
+    });
+}
+
+/// A step of a redistribution begins; it ends when what is returned is dropped.
+pub(crate) fn saw(op: &'static str, hop: &Hop) -> Option<Sending> {
+    hop.communicates().then(|| sent(op, hop.kind, || hop.bytes_sent)).flatten()
+}
+
+/// Something is communicated, `bytes` over all ranks; it ends when what is returned is dropped. `None` if
+/// nobody listens.
+pub(crate) fn sent(
+    op: &'static str,
+    kind: StepKind,
+    bytes: impl FnOnce() -> u128,
+) -> Option<Sending> {
+    if !is_listening() {
+        return None;
+    }
+    let bytes = bytes();
+    let positions = LISTENERS.with_borrow_mut(|listeners| {
+        let begin = |listener: &mut Listener| {
+            let (at, took) = (listener.began.elapsed(), Duration::ZERO);
+            listener.debug.events.push(CommEvent { op, kind, bytes, at, took });
+            listener.debug.events.len() - 1
+        };
+        listeners.iter_mut().map(begin).collect()
+    });
+    Some(Sending { positions, began: Instant::now() })
+}
+
+/// A communication that has begun.
+pub(crate) struct Sending {
+    /// Of the event, for every listener.
+    positions: Vec<usize>,
+    began: Instant,
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        let took = self.began.elapsed();
         LISTENERS.with_borrow_mut(|listeners| {
-            for listener in listeners {
-                *listener.debug.ops.entry(op.name()).or_default() += 1;
+            for (listener, position) in listeners.iter_mut().zip(&self.positions) {
+                if let Some(event) = listener.debug.events.get_mut(*position) {
+                    event.took = took;
+                }
             }
         });
     }
-}
-
-/// A step of a redistribution begins.
-pub(crate) fn saw(op: &'static str, hop: &Hop) {
-    if !hop.kind.is_local() {
-        sent(op, hop.kind, || hop.bytes_sent);
-    }
-}
-
-/// Something is communicated: bytes over all ranks.
-pub(crate) fn sent(op: &'static str, kind: StepKind, bytes: impl FnOnce() -> u128) {
-    if !LISTENING.get() {
-        return;
-    }
-    let bytes = bytes();
-    LISTENERS.with_borrow_mut(|listeners| {
-        for listener in listeners {
-            let at = listener.began.elapsed();
-            listener.debug.events.push(CommEvent { op, kind, bytes, at });
-        }
-    });
 }

@@ -1,6 +1,34 @@
 //! Seeing what happens.
 
 mod comm;
+mod explain;
+mod trace;
+mod visualize;
+
+use std::cell::Cell;
 
 pub use comm::{CommDebug, CommEvent};
-pub(crate) use comm::{ran, saw, sent};
+pub(crate) use comm::{saw, sent};
+pub use explain::{AxisRows, Explanation, RowCost, explain, explain_calls};
+pub use visualize::{visualize_sharding, visualize_sharding_svg};
+
+use crate::{DTensor, op::Op};
+
+thread_local! {
+    /// Whether anybody listens: what the fast path asks.
+    static WATCHED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// An operation was called.
+#[inline]
+pub(crate) fn called(op: &dyn Op, operands: &[&DTensor]) {
+    if WATCHED.get() {
+        comm::called(op);
+        explain::called(op, operands);
+    }
+}
+
+/// Somebody began or ceased to listen.
+fn watch() {
+    WATCHED.set(comm::is_listening() || explain::is_listening());
+}

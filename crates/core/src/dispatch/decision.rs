@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::choose::choose;
 use crate::{
-    DTensor, DeviceMesh, Error, Result, debug,
+    DTensor, DeviceMesh, Error, Result,
     op::{LocalContext, Meta, Op, Outputs},
     redistribute::Route,
     scope,
@@ -103,7 +103,6 @@ impl Decision {
         if self.mesh.coord().is_none() {
             return self.outside(results);
         }
-        debug::ran(op);
         let computed = match moves.is_empty() {
             true => {
                 let locals: SmallVec<[&Tensor; 3]> =
@@ -149,13 +148,5 @@ impl Decision {
             Ok(DTensor::from_parts(local, layout.clone(), self.mesh.clone()))
         };
         results.iter().map(empty).collect()
-    }
-
-    /// The results' layouts, and the ways of the operands that move; `None` if it is done in steps.
-    pub(crate) fn kernel(&self) -> Option<(&[Layout], &[Option<Rc<Route>>])> {
-        match &self.what {
-            What::Kernel { moves, results, .. } => Some((results, moves)),
-            What::Steps => None,
-        }
     }
 }

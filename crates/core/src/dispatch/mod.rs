@@ -14,7 +14,7 @@ use std::rc::Rc;
 use dtensor_layout::Layout;
 
 use crate::{
-    DTensor, DeviceMesh, Error, Result,
+    DTensor, DeviceMesh, Error, Result, debug,
     op::{Op, Outputs},
     redistribute::Route,
 };
@@ -28,6 +28,7 @@ pub(crate) use decision::Decision;
 /// Every rank of the mesh must call the same operations in the same order. Mistakes that follow from shapes,
 /// dtypes, layouts or attributes are found before anything is sent.
 pub fn call(op: &dyn Op, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
+    debug::called(op, operands);
     let decision = decide(op, operands)?;
     decision.run(op, operands)
 }

@@ -106,6 +106,11 @@ pub trait Op: OpKey + fmt::Debug + Send + Sync + RefUnwindSafe + 'static {
         })
     }
 
+    /// Whether gradients pass through it.
+    fn has_gradient(&self) -> bool {
+        false
+    }
+
     /// Whether the kernel asks its context for offsets. Then dims are cut in plain order, so that every
     /// part is one range of indices.
     fn needs_offsets(&self) -> bool {

@@ -58,12 +58,23 @@ pub enum SampleValues {
 }
 
 impl OpRecord {
+    /// Whether gradients pass through it.
+    pub fn has_gradient(&self) -> bool {
+        (self.samples)().first().is_some_and(|sample| sample.op.has_gradient())
+    }
+
     /// The rule of the first sample, as an example of the operation's rules.
     pub fn rule(&self) -> Result<Option<Rule>> {
         match (self.samples)().first() {
             Some(sample) => sample.op.rule(&sample.metas()).map(Some),
             None => Ok(None),
         }
+    }
+}
+
+impl fmt::Display for OpRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
     }
 }
 

@@ -38,6 +38,14 @@ impl DTensor {
 
     /// The same tensor in another layout of the same mesh, shape and dtype.
     pub fn redistribute_layout(&self, to: &Layout) -> Result<DTensor> {
+        if to.mesh() != self.mesh().mesh() {
+            return Err(Error::MixedMeshes {
+                op: "redistribute",
+                first: self.mesh().to_string().into(),
+                operand: 1,
+                other: to.mesh().to_string().into(),
+            });
+        }
         self.redistribute_as("redistribute", to)
     }
 
@@ -62,6 +70,9 @@ impl DTensor {
         let route: Rc<Route> =
             dispatch::route(op, (self.layout(), self.mesh()), (to, self.mesh()))?;
         let local = route.run(op, self.local())?;
+        // A part of a copy would keep all of the copy in memory.
+        let is_part = local.numel() < self.local().numel() && route.ends_in_a_view();
+        let local = if is_part { local.copied() } else { local };
         Ok(DTensor::from_parts(local, to.clone(), self.mesh().clone()))
     }
 }

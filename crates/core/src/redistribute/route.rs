@@ -24,10 +24,16 @@ pub(crate) struct Hop {
     pub(crate) kind: StepKind,
     /// Bytes that this step sends, over all ranks.
     pub(crate) bytes_sent: u128,
-    /// Shape and dtype of what the rank holds afterwards.
-    pub(crate) to: Layout,
+    /// Shape of what the rank holds afterwards.
     pub(crate) shape: Vec<usize>,
     pub(crate) work: Work,
+}
+
+impl Hop {
+    /// Whether ranks communicate: not over an axis of one rank.
+    pub(crate) fn communicates(&self) -> bool {
+        !self.kind.is_local() && !matches!(self.work, Work::Keep)
+    }
 }
 
 /// What the rank does.
@@ -35,6 +41,8 @@ pub(crate) struct Hop {
 pub(crate) enum Work {
     /// It is not on the mesh, or the world is a fake: nothing but a shape.
     Nothing,
+    /// It is alone, so that it has what it should have.
+    Keep,
     AllReduce {
         group: Group,
         reduction: Reduction,
@@ -96,19 +104,28 @@ impl Route {
                 Some(coord) => step.to.local_shape(coord),
                 None => vec![0],
             };
+            let alone = same_mesh
+                && !step.kind.is_local()
+                && step.axes.iter().all(|axis| step.from.mesh().axis_size(*axis) == 1);
             let work = match (mesh.is_fake(), same_mesh) {
+                _ if alone => Work::Keep,
                 (true, _) => Work::Nothing,
                 (false, true) => within(op, step, mesh)?,
                 (false, false) => between(op, step, from.1, to.1)?,
             };
-            hops.push(Hop { kind: step.kind, bytes_sent, to: step.to.clone(), shape, work });
+            hops.push(Hop { kind: step.kind, bytes_sent, shape, work });
         }
         let bytes_sent = hops.iter().map(|hop| hop.bytes_sent).sum();
         Ok(Route { plan, hops, bytes_sent })
     }
 
     pub(crate) fn is_local(&self) -> bool {
-        self.hops.iter().all(|hop| hop.kind.is_local())
+        !self.hops.iter().any(Hop::communicates)
+    }
+
+    /// Whether what the rank holds at the end may be a view of what it held before.
+    pub(crate) fn ends_in_a_view(&self) -> bool {
+        matches!(self.hops.last(), Some(Hop { work: Work::Slice { .. }, .. }))
     }
 }
 

@@ -15,7 +15,7 @@ impl Route {
     pub(crate) fn run(&self, op: &'static str, local: &Tensor) -> Result<Tensor> {
         let mut local = local.clone();
         for hop in &self.hops {
-            debug::saw(op, hop);
+            let _sending = debug::saw(op, hop);
             local = hop.run(op, &local)?;
         }
         Ok(local)
@@ -28,6 +28,7 @@ impl Hop {
         match &self.work {
             Work::Nothing if local.is_meta() => Ok(Tensor::meta(&self.shape, dtype)?),
             Work::Nothing => Ok(Tensor::empty(&self.shape, dtype)?),
+            Work::Keep => Ok(local.clone()),
             Work::AllReduce { group, reduction } => {
                 let send = local.contiguous();
                 let reduced = Tensor::from_bytes_with(&self.shape, dtype, |bytes| {

@@ -2,9 +2,9 @@ use std::ops::Range;
 
 use dtensor_layout::Layout;
 
-use crate::error::Result;
+use dtensor_layout::Result;
 
-use super::lengths::lengths;
+use crate::lengths::lengths;
 
 /// A stretch of one dim in a picture.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,9 +2,11 @@
 
 use dtensor_layout::Layout;
 
-use crate::{error::Result, units::grouped};
+use dtensor_layout::Result;
 
-use super::{
+use crate::units::grouped;
+
+use crate::{
     bands::{Band, band_at, bands, n_bands},
     label::label,
     words,
@@ -242,7 +244,7 @@ mod tests {
     use dtensor_testing::golden::layout_cases;
 
     use super::*;
-    use crate::layout::label::rank_list;
+    use crate::label::rank_list;
 
     /// By asking every rank, the ranks that hold the first element of `[0..7, 4..8]`.
     fn holders(layout: &Layout, indices: &str) -> Vec<usize> {

@@ -2,9 +2,9 @@
 
 use dtensor_layout::Layout;
 
-use crate::error::Result;
+use dtensor_layout::Result;
 
-use super::{
+use crate::{
     bands::Band,
     picture::{Cell, Limits, Picture, Slice, range_text},
 };

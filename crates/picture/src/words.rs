@@ -7,11 +7,10 @@ use crate::{
     units::{bytes, count, grouped},
 };
 
-use super::{
+use crate::{
     bands::{Band, n_bands},
     label::rank_list,
     lengths::lengths,
-    placement_texts,
 };
 
 /// The layout, and how many bytes are where.
@@ -47,7 +46,7 @@ pub fn has_elements(layout: &Layout) -> bool {
 /// One line per mesh axis: what it does to the tensor.
 pub fn legend(layout: &Layout) -> Vec<String> {
     let mut table = Table::headless(&[Align::Left, Align::Left, Align::Left]);
-    let placements = placement_texts(layout);
+    let placements = layout.placement_texts();
     for (index, axis) in layout.mesh().axes().iter().enumerate() {
         let what = match layout.placements()[index] {
             Placement::Replicate => "every rank has the same values".to_string(),

@@ -1,0 +1,67 @@
+//! What was communicated, for other programs.
+
+use std::fmt::Write as _;
+
+use super::{CommDebug, CommEvent};
+
+impl CommDebug {
+    /// As JSON: totals, per operation and call, and every event.
+    pub fn to_json(&self) -> String {
+        let mut text =
+            format!("{{\"calls\":{},\"bytes\":{},\"ops\":{{", self.calls(), self.bytes());
+        for (number, (op, times)) in self.ops.iter().enumerate() {
+            let comma = if number == 0 { "" } else { "," };
+            let _ = write!(text, "{comma}{}:{times}", quoted(op));
+        }
+        text.push_str("},\"events\":[");
+        for (number, CommEvent { op, kind, bytes, at, took }) in self.events.iter().enumerate() {
+            let comma = if number == 0 { "" } else { "," };
+            let (op, at, took) = (quoted(op), at.as_secs_f64() * 1e6, took.as_secs_f64() * 1e6);
+            let _ = write!(
+                text,
+                "{comma}{{\"op\":{op},\"call\":\"{kind}\",\"bytes\":{bytes},\"at_us\":{at:.3},\
+                 \"took_us\":{took:.3}}}"
+            );
+        }
+        text.push_str("]}");
+        text
+    }
+
+    /// As a trace that Chrome (`chrome://tracing`) and Perfetto show: one line per rank. The traces of
+    /// several ranks can be put together by joining their `traceEvents`.
+    pub fn to_chrome_trace(&self, rank: usize) -> String {
+        let mut text = format!(
+            "{{\"traceEvents\":[{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{rank},\
+             \"args\":{{\"name\":\"rank {rank}\"}}}}"
+        );
+        for CommEvent { op, kind, bytes, at, took } in &self.events {
+            let (op, at, took) = (quoted(op), at.as_secs_f64() * 1e6, took.as_secs_f64() * 1e6);
+            let _ = write!(
+                text,
+                ",{{\"name\":\"{kind}\",\"cat\":{op},\"ph\":\"X\",\"ts\":{at:.3},\"dur\":{took:.3},\
+                 \"pid\":{rank},\"tid\":0,\"args\":{{\"op\":{op},\"bytes\":{bytes}}}}}"
+            );
+        }
+        text.push_str("]}");
+        text
+    }
+}
+
+/// Names of operations are identifiers, but a user's may be anything.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => {
+                quoted.push('\\');
+                quoted.push(character);
+            }
+            control if control.is_control() => {
+                let _ = write!(quoted, "\\u{:04x}", u32::from(control));
+            }
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
