@@ -92,7 +92,6 @@
 // MPI is a C library. The arguments are in `threads/round.rs` and beside each block.
 #![allow(unsafe_code)]
 
-mod buffer;
 mod call;
 pub mod conformance;
 mod erased;
@@ -116,9 +115,8 @@ mod transport;
 mod values;
 mod world;
 
-pub use buffer::{RecvBuffer, SendBuffer};
 pub use call::CallKind;
-pub use dtensor_dtype::{DType, Element, ReduceOp, bf16, f16};
+pub use dtensor_dtype::{DType, Element, RecvBuffer, ReduceOp, SendBuffer, bf16, f16};
 pub use erased::Erased;
 pub use error::CommError;
 pub use group::Group;

@@ -45,6 +45,7 @@ mod debug;
 mod dispatch;
 mod error;
 mod exchange;
+mod local_map;
 mod mesh;
 pub mod op;
 mod operand;
@@ -65,8 +66,10 @@ pub use dtensor_dtype::{DType, Element, ReduceOp, bf16, f16};
 pub use dtensor_layout::{Layout, LayoutError, Mesh, Placement, plan, rule};
 pub use dtensor_local::{LocalError, Scalar, Tensor};
 pub use error::{Error, Result};
+pub use local_map::{LocalResult, local_map};
 pub use mesh::DeviceMesh;
 pub use operand::Operand;
+pub use redistribute::PendingDTensor;
 pub use scope::{OnImplicit, explicit, implicit_replication};
 pub use tensor::{
     DTensor, LocalOptions, arange, distribute_tensor, distribute_tensor_from, empty, eye, full,

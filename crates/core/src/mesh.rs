@@ -149,14 +149,16 @@ impl DeviceMesh {
         DeviceMesh::from_mesh(&self.0.world, mesh)
     }
 
-    /// The axes of several parts of one mesh, together.
+    /// The axes of several meshes that this rank is on, together.
     pub fn concatenate(parts: &[&DeviceMesh]) -> Result<DeviceMesh> {
+        const OP: &str = "concatenate";
+        let Some(first) = parts.first() else {
+            return Err(Error::layout(OP)(dtensor_layout::LayoutError::EmptyMesh));
+        };
         let meshes: Vec<Mesh> = parts.iter().map(|part| part.mesh().clone()).collect();
-        let mesh = Mesh::concatenate(&meshes).map_err(Error::layout("concatenate"))?;
-        match parts.first() {
-            Some(first) => DeviceMesh::from_mesh(first.world(), mesh),
-            None => Err(Error::layout("concatenate")(dtensor_layout::LayoutError::EmptyMesh)),
-        }
+        let mesh =
+            Mesh::concatenate_at(&meshes, first.world().rank()).map_err(Error::layout(OP))?;
+        DeviceMesh::from_mesh(first.world(), mesh)
     }
 
     /// The ranks beside this one on some axes, as the group that communicates there. In the order of

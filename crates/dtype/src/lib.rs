@@ -14,12 +14,14 @@
 //! assert!(!ReduceOp::Avg.supports(DType::I64));
 //! ```
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod buffer;
 mod dtype;
 mod element;
 mod reduce;
 
+pub use buffer::{RecvBuffer, SendBuffer};
 pub use bytemuck;
 pub use dtype::{DType, UnknownDType};
 pub use element::Element;

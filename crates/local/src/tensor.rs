@@ -323,7 +323,7 @@ impl Tensor {
     }
 
     #[inline]
-    fn of_storage(storage: Storage, shape: &[usize], dtype: DType) -> Tensor {
+    pub(crate) fn of_storage(storage: Storage, shape: &[usize], dtype: DType) -> Tensor {
         let strides = contiguous_strides(shape);
         let shape = Dims::from_slice(shape);
         Tensor { storage: Some(Arc::new(storage)), dtype, shape, strides, offset: 0 }

@@ -1,8 +1,12 @@
 //! Which of an operation's rows to take, given where its operands lie.
 //!
 //! Each mesh axis takes one row of the rule. The rows taken are those for which the least data has to be
-//! moved; among equals fewer calls, then fewer operands touched, then the order of the rule. An operand is
-//! never made pending: that would move nothing now and reduce more than once later.
+//! moved; among equals fewer calls, then fewer operands touched, then the order of the rule.
+//!
+//! Two things that would move less are not done, because they surprise later. An operand is never made
+//! pending: that would be reduced more than once. And an axis on which no operand is cut cuts none: a sum
+//! of copies and of a pending value is copies again, as its operands were, not shards that the next
+//! operation has to gather.
 
 use dtensor_layout::{
     Cut, Layout, Placement,
@@ -95,9 +99,12 @@ pub(crate) fn consider(
     let bytes: Vec<f64> = operands.iter().map(|layout| local_bytes(layout)).collect();
     let mut axes = Vec::with_capacity(sizes.len());
     for (axis, size) in sizes.iter().enumerate() {
+        let is_cut = |layout: &&Layout| layout.placements()[axis].shard_dim().is_some();
+        let any_cut = operands.iter().any(is_cut);
         let mut candidates = Vec::new();
         for (number, row) in choices.rows().iter().enumerate() {
-            if !keeps_values(row, operands, results) {
+            let cuts = row.operands.iter().any(|placement| placement.shard_dim().is_some());
+            if (cuts && !any_cut) || !keeps_values(row, operands, results) {
                 continue;
             }
             let moves = operands.iter().zip(&row.operands).zip(&bytes);

@@ -1,6 +1,7 @@
 //! From one layout to another.
 
 mod parts;
+mod pending;
 mod route;
 mod run;
 
@@ -9,6 +10,7 @@ use std::rc::Rc;
 use dtensor_layout::{Layout, Placement};
 
 pub(crate) use parts::{Parts, view};
+pub use pending::PendingDTensor;
 pub(crate) use route::{Hop, Route};
 
 use crate::{DTensor, DeviceMesh, Error, Result, dispatch};

@@ -23,7 +23,7 @@ impl Route {
 }
 
 impl Hop {
-    fn run(&self, op: &'static str, local: &Tensor) -> Result<Tensor> {
+    pub(super) fn run(&self, op: &'static str, local: &Tensor) -> Result<Tensor> {
         let dtype = local.dtype();
         match &self.work {
             Work::Nothing if local.is_meta() => Ok(Tensor::meta(&self.shape, dtype)?),
@@ -91,7 +91,7 @@ impl Hop {
 }
 
 impl Reduction {
-    fn divide(self, reduced: Tensor) -> Result<Tensor> {
+    pub(super) fn divide(self, reduced: Tensor) -> Result<Tensor> {
         match self.divisor {
             1 => Ok(reduced),
             divisor => Ok(reduced.div_scalar(divisor as f64)?),

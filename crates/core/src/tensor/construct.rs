@@ -142,6 +142,7 @@ impl DTensor {
             }
         };
         let Some(coord) = mesh.coord() else {
+            // What its dtype is elsewhere, only the others know.
             return Ok(DTensor::from_parts(Tensor::empty(&[0], dtype)?, layout, mesh.clone()));
         };
         check_part(local, &layout, mesh.world().rank(), coord)?;

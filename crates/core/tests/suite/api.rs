@@ -1,10 +1,10 @@
 //! Tensors in and out, meshes, scopes, random numbers, fake worlds.
 
 use dtensor::{
-    CommDebug, DTensor, DType, DeviceMesh, Error, LocalOptions, OnImplicit,
+    CommDebug, DTensor, DType, DeviceMesh, Error, LocalOptions, LocalResult, OnImplicit,
     Placement::{Partial, Replicate, Shard},
     ReduceOp, Tensor, World, arange, distribute_tensor_from, explicit, eye, full,
-    implicit_replication, linspace, ones,
+    implicit_replication, linspace, local_map, ones,
     plan::StepKind,
     randn, random, zeros,
 };
@@ -231,4 +231,56 @@ fn a_fake_world_of_many_ranks_has_shapes_layouts_and_bytes() -> Result<(), Error
     assert_eq!(comm.bytes(), 4096 * 2 * 15 * (128 * 4096 * 2) / 16);
     assert!(y?.to_vec::<f32>().is_err());
     Ok(())
+}
+
+#[test]
+fn a_redistribution_goes_on_while_others_run() {
+    spmd(4, |world| {
+        let mesh = mesh(world, &[2, 2]);
+        let sum = Partial(ReduceOp::Sum);
+        let layouts = [
+            [Replicate, Replicate],
+            [Shard(0), Shard(1)],
+            [Shard(0), Shard(0)],
+            [Replicate, Shard(1)],
+            [sum, Shard(0)],
+            [sum, sum],
+        ];
+        for from in &layouts {
+            let x = arange(0, 15, 1, DType::F64, &mesh, &[Replicate; 2])?;
+            let x = distribute_tensor_from(&x.to_local().reshape(&[5, 3])?, &mesh, from, None)?;
+            for to in &layouts {
+                let mut first = x.start_redistribute(to)?;
+                let second = x.start_redistribute(&[Shard(1), Replicate])?;
+                x.exp()?;
+                first.test()?;
+                let want: Vec<f64> = (0..15).map(f64::from).collect();
+                assert_eq!(second.wait()?.to_vec::<f64>()?, want);
+                let first = first.wait()?;
+                assert_eq!(first.placements(), to);
+                assert_eq!(first.to_vec::<f64>()?, want, "{from:?} -> {to:?}");
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn functions_of_parts_are_checked_on_all_ranks() {
+    let errors = spmd(4, |world| {
+        let mesh = mesh(world, &[4]);
+        let x = arange(0, 6, 1, DType::F32, &mesh, &[Replicate])?;
+        let pad = |parts: &[Tensor]| Ok(vec![parts[0].add_scalar(1.0)?]);
+        let placed = LocalResult::placed(&[Shard(0)]);
+        let cut: [(&DTensor, &[dtensor::Placement]); 1] = [(&x, &[Shard(0)])];
+        let y = local_map("plus", &cut, std::slice::from_ref(&placed), pad)?;
+        assert_eq!(y[0].to_vec::<f32>()?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        let y = local_map("plus", &cut, &[placed.clone().with_shape(&[6])], pad)?;
+        assert_eq!(y[0].shape(), [6]);
+        // 1, 1, 1 and 3: not how torch.chunk cuts 6.
+        let ranks = |parts: &[Tensor]| Ok(vec![Tensor::full(&[3 - parts[0].numel()], 0.0_f32)?]);
+        Ok(local_map("more", &cut, &[placed], ranks).unwrap_err())
+    });
+    assert!(matches!(errors[0], Error::WrongLocal { .. }), "{}", errors[0]);
+    assert!(errors.iter().all(|error| *error == errors[0]));
 }

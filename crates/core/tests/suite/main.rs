@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // An unwrap that fails is a test that fails.
 
 mod api;
+mod debug;
 mod elementwise;
 mod fft;
 mod indexing;
 mod linalg;
+mod mesh;
 mod movement;
 mod nn;
 mod oracle;

@@ -83,23 +83,48 @@ impl Mesh {
     }
 
     /// One mesh with the axes of several, which must start at the same rank and not overlap: two
-    /// slices of one mesh through one coordinate, say.
+    /// slices of one mesh through coordinate zero, say.
     pub fn concatenate(meshes: &[Mesh]) -> Result<Mesh> {
         let Some(first) = meshes.first() else { return Err(LayoutError::EmptyMesh) };
-        if let Some(other) = meshes.iter().find(|mesh| mesh.base() != first.base()) {
-            return Err(LayoutError::MeshesDoNotCombine {
-                left: first.to_string(),
-                right: other.to_string(),
-                why: "they start at different ranks; take both through the same coordinate",
-            });
+        Mesh::concatenate_at(meshes, first.base())
+    }
+
+    /// One mesh with the axes of several that all have this rank and do not overlap: the slices of one mesh that
+    /// the rank is on.
+    ///
+    /// ```
+    /// use dtensor_layout::Mesh;
+    /// let mesh = Mesh::new(&[("pp", 2), ("dp", 2), ("tp", 2)])?;
+    /// let coord = mesh.coord_of(5).unwrap();
+    /// let (pp, tp) = (mesh.slice(&["pp"], &coord)?, mesh.slice(&["tp"], &coord)?);
+    /// let both = Mesh::concatenate_at(&[pp, tp], 5)?;
+    /// assert_eq!(both.ranks().collect::<Vec<_>>(), [0, 1, 4, 5]);
+    /// # Ok::<(), dtensor_layout::LayoutError>(())
+    /// ```
+    pub fn concatenate_at(meshes: &[Mesh], rank: usize) -> Result<Mesh> {
+        let Some(first) = meshes.first() else { return Err(LayoutError::EmptyMesh) };
+        let cannot = |other: String, why| LayoutError::MeshesDoNotCombine {
+            left: first.to_string(),
+            right: other,
+            why,
+        };
+        let mut base = rank;
+        for mesh in meshes {
+            let coord = mesh.coord_of(rank).ok_or_else(|| {
+                let why = "there is no rank that all of them have; take all through one coordinate";
+                cannot(mesh.to_string(), why)
+            })?;
+            let offsets = mesh.axes().iter().zip(&coord).map(|(axis, index)| axis.offset(*index));
+            base = base.checked_sub(offsets.sum()).ok_or_else(|| {
+                cannot(mesh.to_string(), "two coordinates would be the same rank")
+            })?;
         }
         let axes = meshes.iter().flat_map(|mesh| mesh.axes().iter().cloned()).collect();
-        Mesh::from_axes(axes, first.base()).map_err(|error| match error {
-            LayoutError::MeshesDoNotCombine { why, .. } => LayoutError::MeshesDoNotCombine {
-                left: first.to_string(),
-                right: meshes[1..].iter().map(Mesh::to_string).collect::<Vec<_>>().join(" and "),
-                why,
-            },
+        Mesh::from_axes(axes, base).map_err(|error| match error {
+            LayoutError::MeshesDoNotCombine { why, .. } => {
+                let others = meshes[1..].iter().map(Mesh::to_string).collect::<Vec<_>>();
+                cannot(others.join(" and "), why)
+            }
             other => other,
         })
     }
@@ -274,7 +299,20 @@ mod tests {
         let cube = cube();
         let a = cube.slice(&["a"], &[0, 1, 2]).unwrap();
         let c = cube.slice(&["c"], &[0, 1, 2]).unwrap();
-        assert!(Mesh::concatenate(&[a.clone(), c]).is_err(), "they start at different ranks");
+        let rank = cube.rank_at(&[1, 1, 2]).unwrap();
+        assert_eq!(
+            Mesh::concatenate_at(&[c, a.clone()], rank).unwrap_err(),
+            LayoutError::MeshesDoNotCombine {
+                left: "c=4:1@4".to_string(),
+                right: "c=4:1@4".to_string(),
+                why: "there is no rank that all of them have; take all through one coordinate",
+            }
+        );
+        let c = cube.slice(&["c"], &[1, 1, 2]).unwrap();
+        assert_eq!(
+            Mesh::concatenate_at(&[c, a.clone()], rank).unwrap(),
+            cube.slice(&["c", "a"], &[0, 1, 0]).unwrap()
+        );
         let a = cube.slice(&["a"], &[0, 1, 0]).unwrap();
         let c = cube.slice(&["c"], &[0, 1, 0]).unwrap();
         assert_eq!(

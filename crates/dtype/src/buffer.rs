@@ -1,8 +1,11 @@
-//! Memory that a pending call may own.
+//! Memory that a pending call may own: what tensors and communication agree on without knowing each other.
+
+// The traits are promises about memory that no type can make by itself.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 
-use dtensor_dtype::{DType, Element};
+use crate::{DType, Element};
 
 /// Owned memory that a pending call reads.
 ///
