@@ -5,6 +5,7 @@
 //!   joins;
 //! * [`generate`] has proptest strategies that prefer values in which mistakes show;
 //! * [`golden`] reads the cases that PyTorch and JAX computed;
+//! * [`tensors`] holds the operations of the core crate against their dense results;
 //! * [`suite`] lists the cases that run on every kind of world, and `mpi-suite` runs them under
 //!   mpirun.
 //!
@@ -40,5 +41,6 @@ pub mod oracle;
 pub mod placed;
 mod spmd;
 pub mod suite;
+pub mod tensors;
 
 pub use spmd::{Failure, panic_text, spmd};

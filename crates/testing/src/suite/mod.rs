@@ -4,6 +4,7 @@
 
 mod faults;
 mod layouts;
+mod tensors;
 
 use dtensor_comm::conformance;
 pub use dtensor_comm::conformance::Case;
@@ -14,6 +15,12 @@ pub use faults::{Fault, faults};
 pub const CASES: &[(&str, Case)] = &[
     ("parts_gathered_from_all_ranks_are_the_whole", layouts::gathered),
     ("contributions_reduced_along_their_axis_are_the_whole", layouts::reduced),
+    ("every_layout_becomes_every_other", tensors::redistributed),
+    ("tensors_move_to_other_meshes", tensors::to_other_meshes),
+    ("pending_redistributions_arrive", tensors::pending),
+    ("tensors_are_made_of_parts_and_of_one_ranks_data", tensors::constructed),
+    ("random_values_are_those_of_one_rank", tensors::random),
+    ("every_operation_gives_the_dense_result", tensors::operations),
 ];
 
 /// Every case: first those of the communication that the others stand on.
