@@ -1,20 +1,17 @@
-//! The program of the README: every rank says which rows of a 13 x 8 matrix it holds.
+//! The program of the README: a product of matrices, each cut in its own way.
 #![allow(clippy::print_stdout, reason = "an example that prints")]
 
-use std::error::Error;
+use dtensor::{DType, DeviceMesh, Placement::*, Runner, randn};
 
-use dtensor_comm::{ReduceOp, run};
-use dtensor_layout::{DType, Layout, Mesh};
-
-fn main() -> Result<(), Box<dyn Error>> {
-    run(|world| -> Result<(), Box<dyn Error + Send + Sync>> {
-        let mesh = Mesh::new(&[("dp", world.size())])?;
-        let layout = Layout::parse(&[13, 8], DType::F32, &mesh, "S(0)")?;
-        let mine = layout.local_shape(&[world.rank()]);
-        let mut elements = [(mine[0] * mine[1]) as i64];
-        world.group().all_reduce(&mut elements, ReduceOp::Sum)?;
-        println!("rank {} holds {mine:?} of {} elements", world.rank(), elements[0]);
-        Ok(())
+fn main() -> Result<(), dtensor::RunError> {
+    Runner::new().ranks(4).run(|world| {
+        let mesh = DeviceMesh::new(world, &[("dp", 2), ("tp", world.size() / 2)])?;
+        let x = randn(&[13, 8], DType::F32, &mesh, &[Shard(0), Replicate])?;
+        let w = randn(&[8, 6], DType::F32, &mesh, &[Replicate, Shard(1)])?;
+        let y = x.matmul(&w)?; // nothing is sent
+        let z = y.redistribute(&[Replicate, Shard(1)])?; // an all-gather along dp
+        println!("rank {}: {:?} of {:?}", world.rank(), z.to_local().shape(), z.layout());
+        Ok::<_, dtensor::Error>(())
     })?;
     Ok(())
 }

@@ -31,6 +31,8 @@
 //! - [`op`]: what an operation is, for those of your own; [`ops`]: the table of those that are there.
 //! - [`CommDebug`]: what is communicated, and why.
 //!
+//! Who knows PyTorch's DTensor begins with [`from_pytorch`].
+//!
 //! # Trade-offs
 //!
 //! - *Every rank runs the same program.* An operation is called on all ranks of its mesh, in the same order.
@@ -45,6 +47,8 @@ mod debug;
 mod dispatch;
 mod error;
 mod exchange;
+#[doc = include_str!("from_pytorch.md")]
+pub mod from_pytorch {}
 mod local_map;
 mod mesh;
 pub mod op;
