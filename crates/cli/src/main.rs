@@ -31,6 +31,9 @@ fn main() -> ExitCode {
     if env::var_os("RUST_BACKTRACE").is_none_or(|value| value == "0") {
         std::panic::set_hook(Box::new(error::report_bug));
     }
+    if let Err(error) = dtensor::log_from_env() {
+        return error::Error::usage(error.to_string()).report();
+    }
     let result = catch_unwind(AssertUnwindSafe(|| match cli.command {
         Command::Layout(args) => layout::run(args),
         Command::Plan(args) => plan::run(args),

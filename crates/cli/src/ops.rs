@@ -2,7 +2,7 @@
 
 use clap::Args;
 use dtensor::ops::TABLE;
-use dtensor_picture::{Align, Table};
+use dtensor_picture::{Align, Table, units::count};
 use serde_json::json;
 
 use crate::{
@@ -76,6 +76,6 @@ pub fn run(args: OpsArgs) -> Result<()> {
     }
     match args.json {
         true => Ok(()),
-        false => out.line(&format!("{n_shown} operations")),
+        false => out.line(&count(n_shown, "operation")),
     }
 }

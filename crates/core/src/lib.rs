@@ -50,6 +50,7 @@ mod exchange;
 #[doc = include_str!("from_pytorch.md")]
 pub mod from_pytorch {}
 mod local_map;
+mod log;
 mod mesh;
 pub mod op;
 mod operand;
@@ -68,12 +69,15 @@ pub use dispatch::{CacheStats, RuleReplacement, cache_stats, call, clear_cache, 
 pub use dtensor_comm::{CommError, Group, RunError, Runner, World, WorldKind, run};
 pub use dtensor_dtype::{DType, Element, ReduceOp, bf16, f16};
 pub use dtensor_layout::{Layout, LayoutError, Mesh, Placement, plan, rule};
-pub use dtensor_local::{LocalError, Scalar, Tensor};
+pub use dtensor_local::{
+    Interpolation, LocalError, MeshIndexing, PadMode, Scalar, ScatterReduce, Tensor,
+};
 pub use error::{Error, Result};
 pub use local_map::{LocalResult, local_map};
+pub use log::log_from_env;
 pub use mesh::DeviceMesh;
 pub use operand::Operand;
-pub use redistribute::PendingDTensor;
+pub use redistribute::{PendingDTensor, RedistributeOptions};
 pub use scope::{OnImplicit, explicit, implicit_replication};
 pub use tensor::{
     DTensor, LocalOptions, arange, distribute_tensor, distribute_tensor_from, empty, eye, full,

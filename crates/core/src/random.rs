@@ -103,7 +103,7 @@ pub(crate) fn filled_like(
     of_layout(op, like.layout(), like.mesh(), distribution)
 }
 
-fn of_layout(
+pub(crate) fn of_layout(
     op: &'static str,
     layout: &Layout,
     mesh: &DeviceMesh,

@@ -59,13 +59,18 @@ pub(crate) fn within_op<T>(body: impl FnOnce() -> T) -> T {
 }
 
 /// Whether an operand may be redistributed without being asked to.
-pub(crate) fn check_implicit(op: &'static str, operand: usize, route: &Route) -> Result<()> {
+pub(crate) fn check_implicit(
+    rank: usize,
+    op: &'static str,
+    operand: usize,
+    route: &Route,
+) -> Result<()> {
     let (from, to, bytes) = (route.plan.from(), route.plan.to(), route.bytes_sent);
-    tracing::debug!(op, operand, %from, %to, bytes, "implicit redistribution");
+    tracing::debug!(rank, op, operand, %from, %to, bytes, "implicit redistribution");
     match EXPLICIT.get().filter(|_| !WITHIN_OP.get()) {
         None => Ok(()),
         Some(OnImplicit::Log) => {
-            tracing::warn!(op, operand, %from, %to, bytes, "implicit redistribution");
+            tracing::warn!(rank, op, operand, %from, %to, bytes, "implicit redistribution");
             Ok(())
         }
         Some(OnImplicit::Refuse) => Err(Error::Implicit {

@@ -3,7 +3,9 @@
 /// How a column lines up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Align {
+    /// At the left.
     Left,
+    /// At the right.
     Right,
 }
 
@@ -14,6 +16,7 @@ pub struct Table {
 }
 
 impl Table {
+    /// An empty table with a head.
     pub fn new(columns: &[(&str, Align)]) -> Table {
         Table {
             aligns: columns.iter().map(|(_, align)| *align).collect(),
@@ -26,12 +29,14 @@ impl Table {
         Table { aligns: aligns.to_vec(), rows: Vec::new() }
     }
 
+    /// Adds a row: a cell for every column.
     pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
         let cells: Vec<String> = cells.into_iter().map(Into::into).collect();
         debug_assert_eq!(cells.len(), self.aligns.len(), "a cell for every column");
         self.rows.push(cells);
     }
 
+    /// The lines, as wide as their cells need.
     pub fn lines(&self) -> Vec<String> {
         let width = |column: usize| {
             self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)

@@ -13,7 +13,9 @@ use crate::{
 pub struct Style {
     /// Columns to fit into, where that is possible at all.
     pub width: usize,
+    /// Whether blocks are coloured, by the escape sequences of terminals.
     pub color: bool,
+    /// Whether lines are drawn with ASCII characters alone.
     pub ascii: bool,
 }
 

@@ -38,6 +38,9 @@ pub struct DispatchArgs {
     /// Ranks, as threads of this process; may be given several times [default: 1, 2 and 4]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
     ranks: Vec<u16>,
+    /// Also as the last rank of fake worlds of so many ranks, on meshes of three axes, where no kernel runs
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(8..))]
+    fake: Vec<u32>,
     /// Samples of every case
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
@@ -64,12 +67,27 @@ struct Case {
     distributed: Call<DTensor>,
 }
 
-const CASES: [Case; 7] = [
+const CASES: [Case; 10] = [
     Case { name: "add", plain: |x| Ok(x.a.add(&x.b)?), distributed: |x| x.a.add(&x.b) },
     Case { name: "mul", plain: |x| Ok(x.a.mul(&x.b)?), distributed: |x| x.a.mul(&x.b) },
     Case { name: "matmul", plain: |x| Ok(x.a.matmul(&x.w)?), distributed: |x| x.a.matmul(&x.w) },
     Case { name: "relu", plain: |x| Ok(x.a.relu()?), distributed: |x| x.a.relu() },
     Case { name: "sum", plain: |x| Ok(x.a.sum(&[], false)?), distributed: |x| x.a.sum(&[], false) },
+    Case {
+        name: "view",
+        plain: |x| Ok(x.a.reshape(&[8, 2, 4])?),
+        distributed: |x| x.a.view(&[8, 2, 4]),
+    },
+    Case {
+        name: "reshape",
+        plain: |x| Ok(x.a.reshape(&[8, 2, 4])?),
+        distributed: |x| x.a.reshape(&[8, 2, 4]),
+    },
+    Case {
+        name: "transpose",
+        plain: |x| Ok(x.a.transpose(0, 1)?),
+        distributed: |x| x.a.transpose(0, 1),
+    },
     Case {
         name: "fwd:matmul_relu_sum",
         plain: |x| Ok(x.a.matmul(&x.w)?.relu()?.sum(&[], false)?),
@@ -127,6 +145,11 @@ pub fn run(args: DispatchArgs) -> Result<()> {
             }
         }
         lines.extend(merged.unwrap_or_default());
+    }
+    for ranks in &args.fake {
+        progress.say(&format!("{ranks} ranks, fake"));
+        let measured = measure_fake(*ranks as usize, &args);
+        lines.extend(measured.map_err(|error| Error::failure(error.to_string()))?);
     }
     drop(progress);
     let mut out = Out::new();
@@ -196,6 +219,30 @@ fn measure(world: &World, args: &DispatchArgs) -> dtensor::Result<Vec<Line>> {
         }
     }
     world.group().barrier().map_err(comm)?;
+    Ok(lines)
+}
+
+/// As one rank of a world that is not there. Its ranks should be a multiple of 4.
+fn measure_fake(ranks: usize, args: &DispatchArgs) -> dtensor::Result<Vec<Line>> {
+    let comm = |source| dtensor::Error::Comm { op: "bench", source: std::sync::Arc::new(source) };
+    let world = World::fake(ranks, ranks - 1).map_err(comm)?;
+    let mesh = DeviceMesh::new(&world, &[("x", ranks / 4), ("y", 2), ("z", 2)])?;
+    let placements: [(&str, [Placement; 3], [Placement; 3]); 3] = [
+        ("R", [Replicate; 3], [Replicate; 3]),
+        ("S0", [Shard(0), Replicate, Replicate], [Replicate; 3]),
+        ("S0S1", [Shard(0), Shard(1), Replicate], [Replicate, Shard(0), Replicate]),
+    ];
+    let plain = || Tensor::meta(&[8, 8], DType::F32);
+    let plain = Operands { a: plain()?, b: plain()?, w: plain()? };
+    let mut lines = Vec::new();
+    for (name, of_a, of_w) in placements {
+        let zeros =
+            |placements: &[Placement]| dtensor::zeros(&[8, 8], DType::F32, &mesh, placements);
+        let x = Operands { a: zeros(&of_a)?, b: zeros(&of_a)?, w: zeros(&of_w)? };
+        for case in CASES.iter().filter(|case| !case.name.starts_with("fwd:")) {
+            lines.push(measure_case(ranks, name, case, &plain, &x, args)?);
+        }
+    }
     Ok(lines)
 }
 

@@ -93,12 +93,61 @@ fn a_kernel_that_is_not_there_is_refused_with_the_ones_that_are() {
 }
 
 #[test]
+fn dispatch_has_a_line_for_every_operation_and_placement() {
+    let args = "bench dispatch --ranks 1,2 --repeat 1 --iters 2 --json";
+    let lines = json_lines(&dtensor(&args.split(' ').collect::<Vec<_>>()).ok());
+    for world in [1, 2] {
+        for placement in ["R", "S0", "S0S1"] {
+            for op in ["add", "matmul", "sum", "view", "transpose", "from_local", "to_local"] {
+                let found = lines.iter().find(|line| {
+                    line["world"] == world && line["placement"] == placement && line["op"] == op
+                });
+                let line = found.unwrap_or_else(|| panic!("no {op} on {placement} of {world}"));
+                assert_eq!((&line["bench"], &line["comms"]), (&"dispatch".into(), &0.into()));
+                assert!(line["dtensor_us"]["min"].as_f64().unwrap() > 0.0, "{line}");
+                assert_eq!(line["plain_us"].is_object(), !op.ends_with("local"), "{line}");
+            }
+        }
+    }
+    let sum = lines.iter().find(|line| line["op"] == "sum" && line["placement"] == "S0").unwrap();
+    assert_eq!(sum["out"], "[P(sum)]");
+}
+
+#[test]
+fn redistribute_has_a_line_for_every_case_and_shape() {
+    let args = "bench redistribute --ranks 2 --size 16 --repeat 1 --json";
+    let lines = json_lines(&dtensor(&args.split(' ').collect::<Vec<_>>()).ok());
+    let calls = [
+        ("S0->R", Some("all_gather")),
+        ("R->S0", None),
+        ("S0->S1", Some("exchange")),
+        ("P->R", Some("all_reduce")),
+        ("P->S0", Some("reduce_scatter")),
+    ];
+    for (shape, dims) in [("even", [16, 16]), ("uneven", [17, 15])] {
+        for (case, call) in calls {
+            let found = lines.iter().find(|line| line["case"] == case && line["shape"] == shape);
+            let line = found.unwrap_or_else(|| panic!("no {shape} {case}"));
+            assert_eq!((&line["world"], &line["kind"]), (&2.into(), &"threads".into()), "{line}");
+            assert_eq!((&line["dims"], &line["ok"]), (&dims.to_vec().into(), &true.into()));
+            let comms = line["comms"].as_object().unwrap();
+            let names: Vec<&str> = comms.keys().map(String::as_str).collect();
+            assert_eq!(names, call.into_iter().collect::<Vec<_>>(), "{line}");
+            assert!(line["min_ms"].as_f64().unwrap() <= line["median_ms"].as_f64().unwrap());
+        }
+        assert!(lines.iter().any(|line| line["case"] == "memcpy_copy_all"));
+    }
+}
+
+#[test]
 fn mistakes_are_refused() {
     let refused = |args: &str| dtensor(&args.split(' ').collect::<Vec<_>>()).error(2);
     refused("bench comm --ranks 0");
     refused("bench comm --repeat 0");
     refused("bench comm --bytes many");
     refused("bench kernels --threads 0");
+    refused("bench dispatch --iters 0");
+    refused("bench redistribute --ranks 0");
     refused("bench scale --mesh 2,2");
     refused("bench nonsense");
 }

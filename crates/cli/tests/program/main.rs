@@ -5,5 +5,6 @@ mod bench;
 mod golden;
 mod help;
 mod layout;
+mod ops;
 mod plan;
 mod support;

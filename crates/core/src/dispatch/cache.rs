@@ -124,7 +124,7 @@ pub(super) fn decision(op: &dyn Op, operands: &[&DTensor]) -> Result<Rc<Decision
             && let Some(known) = bucket.iter().find(|known| known.is_for(op, operands))
         {
             memory.hits.set(memory.hits.get() + 1);
-            tracing::trace!(op = op.name(), "hit");
+            tracing::debug!(rank = rank(operands), op = op.name(), ?operands, "cache hit");
             return Ok(Rc::clone(known));
         }
         memory.decide(hash, op, operands)
@@ -174,10 +174,14 @@ impl Memory {
             rule(op, &metas)
         });
         let decision = Rc::new(Decision::new(op, operands, replaced)?);
-        tracing::debug!(op = op.name(), operands = ?operands, "decided");
+        tracing::debug!(rank = rank(operands), op = op.name(), ?operands, "cache miss");
         insert(&self.decisions, &self.n_decisions, hash, Rc::clone(&decision));
         Ok(decision)
     }
+}
+
+fn rank(operands: &[&DTensor]) -> usize {
+    operands[0].mesh().world().rank()
 }
 
 fn insert<T>(buckets: &Buckets<T>, n: &Cell<usize>, hash: u64, value: T) {

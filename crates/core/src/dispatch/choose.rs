@@ -108,10 +108,10 @@ pub(crate) fn consider(
                 continue;
             }
             let moves = operands.iter().zip(&row.operands).zip(&bytes);
-            let cost = moves.map(|((layout, to), bytes)| {
+            let mut cost = moves.map(|((layout, to), bytes)| {
                 move_cost(layout.placements()[axis], *to, *bytes, *size as f64)
             });
-            let total = cost.fold(Some(MoveCost::default()), |sum, one| Some(sum?.plus(one?)));
+            let total = cost.try_fold(MoveCost::default(), |sum, one| Some(sum.plus(one?)));
             candidates.extend(total.map(|cost| Candidate { row: number, cost }));
         }
         // Stable: among equals the order of the rule.

@@ -131,7 +131,8 @@ impl Decision {
         // All are checked before any is sent.
         for (number, route) in moves.iter().enumerate() {
             if let Some(route) = route.as_ref().filter(|route| !route.is_local()) {
-                scope::check_implicit(op.name(), number, route)?;
+                let rank = self.mesh.world().rank();
+                scope::check_implicit(rank, op.name(), number, route)?;
             }
         }
         let moved = operands.iter().zip(moves).map(|(operand, route)| match route {

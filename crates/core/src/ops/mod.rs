@@ -9,7 +9,7 @@ mod fft;
 mod indexing;
 mod linalg;
 mod movement;
-mod nn;
+pub mod nn;
 mod order;
 mod products;
 mod reduce;
@@ -36,6 +36,26 @@ pub struct Family {
     pub name: &'static str,
     /// A list per file.
     pub records: &'static [&'static [OpRecord]],
+}
+
+/// All operations, with the rule of each for its first sample.
+#[doc = include_str!("table.md")]
+pub mod table {}
+
+/// The text of [`table`](mod@table), made from [`TABLE`]: a test compares the two.
+pub fn table_markdown() -> crate::Result<String> {
+    let mut text = String::new();
+    for family in TABLE {
+        let n = family.records.iter().map(|records| records.len()).sum::<usize>();
+        text += &format!("\n# {} ({n})\n\n| name | rule | laws |\n|---|---|---|\n", family.name);
+        for record in family.records.iter().copied().flatten() {
+            let Some(rule) = record.rule()? else { continue };
+            let laws: Vec<String> = rule.laws().iter().map(ToString::to_string).collect();
+            let signature = rule.signature().to_string();
+            text += &format!("| {} | `{signature}` | {} |\n", record.name, laws.join(", "));
+        }
+    }
+    Ok(text)
 }
 
 /// Every built-in operation.

@@ -7,13 +7,31 @@ mod run;
 
 use std::rc::Rc;
 
-use dtensor_layout::{Layout, Placement};
+use dtensor_layout::{DType, Layout, Placement};
 
 pub(crate) use parts::{Parts, view};
 pub use pending::PendingDTensor;
 pub(crate) use route::{Hop, Route};
 
 use crate::{DTensor, DeviceMesh, Error, Result, dispatch};
+
+/// How [`DTensor::redistribute_with`] goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RedistributeOptions {
+    /// What is sent, and what the result has, if not the tensor's own dtype. Contributions to a pending
+    /// reduction are cast before they are reduced: fewer bytes, and rounded.
+    pub forward_dtype: Option<DType>,
+}
+
+impl RedistributeOptions {
+    /// With what is sent in another dtype.
+    #[must_use]
+    pub fn forward_dtype(mut self, dtype: DType) -> RedistributeOptions {
+        self.forward_dtype = Some(dtype);
+        self
+    }
+}
 
 impl DTensor {
     /// The same tensor with other placements on its mesh, one per axis, where several axes that cut one dim
@@ -36,6 +54,21 @@ impl DTensor {
         let to =
             self.layout().with_placements(placements).map_err(Error::layout("redistribute"))?;
         self.redistribute_as("redistribute", &to)
+    }
+
+    /// As [`redistribute`](DTensor::redistribute), with options.
+    pub fn redistribute_with(
+        &self,
+        placements: &[Placement],
+        options: &RedistributeOptions,
+    ) -> Result<DTensor> {
+        let dtype = options.forward_dtype.unwrap_or(self.dtype());
+        if dtype == self.dtype() {
+            return self.redistribute(placements);
+        }
+        let layout = self.layout().with_dtype(dtype).map_err(Error::layout("redistribute"))?;
+        let local = self.local().to_dtype(dtype)?;
+        DTensor::from_parts(local, layout, self.mesh().clone()).redistribute(placements)
     }
 
     /// The same tensor in another layout of the same mesh, shape and dtype.

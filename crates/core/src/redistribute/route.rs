@@ -65,7 +65,8 @@ pub(crate) enum Work {
         recv: Option<Parts>,
     },
     Slice {
-        parts: Parts,
+        send: Parts,
+        recv: Parts,
     },
     /// What the rank holds instead of its copy, if it is not the one that keeps it.
     Fill {
@@ -170,7 +171,7 @@ fn within(op: &'static str, step: &Step, mesh: &DeviceMesh) -> Result<Work> {
                 members.iter().map(|member| step.boxes(member, coord)),
             )),
         },
-        StepKind::Slice => Work::Slice { parts: own(&step.from) },
+        StepKind::Slice => Work::Slice { send: own(&step.from), recv: own(&step.to) },
         StepKind::Pad => Work::Pad { send: own(&step.from), recv: own(&step.to) },
         StepKind::Fill => {
             let gives_up = |axis: &&usize| {

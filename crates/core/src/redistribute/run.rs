@@ -5,7 +5,7 @@ use dtensor_layout::DType;
 use dtensor_local::Tensor;
 
 use super::{
-    parts::Parts,
+    parts::{Parts, view},
     route::{Hop, Reduction, Route, Work},
 };
 use crate::{Error, Result, debug};
@@ -76,7 +76,10 @@ impl Hop {
                     None => Ok(Tensor::empty(&[0], dtype)?),
                 }
             }
-            Work::Slice { parts } => parts.take(local, &self.shape),
+            Work::Slice { send, recv } => match send.only() {
+                Some(part) => view(local, part),
+                None => recv.unpack(&send.pack(local)?, &self.shape),
+            },
             Work::Pad { send, recv } => {
                 let packed = send.pack(local)?.reshape(&[send.numel()])?;
                 recv.unpack_into(Tensor::zeros(&self.shape, dtype)?, &packed)

@@ -8,7 +8,7 @@ use crate::DTensor;
 /// different times. What is shown of a pending reduction is marked as a contribution.
 impl fmt::Display for DTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DTensor {:?}\n", self.layout())?;
+        writeln!(f, "DTensor {:?}", self.layout())?;
         let rank = self.mesh().world().rank();
         let Some(coord) = self.mesh().coord() else {
             return write!(f, "rank {rank} is not on the mesh");

@@ -3,8 +3,8 @@
 use dtensor::{
     CommDebug, DTensor, DType, DeviceMesh, Error, LocalOptions, LocalResult, OnImplicit,
     Placement::{Partial, Replicate, Shard},
-    ReduceOp, Tensor, World, arange, distribute_tensor_from, explicit, eye, full,
-    implicit_replication, linspace, local_map, ones,
+    RedistributeOptions, ReduceOp, Tensor, World, arange, distribute_tensor_from, explicit, eye,
+    full, implicit_replication, linspace, local_map, ones,
     plan::StepKind,
     randn, random, zeros,
 };
@@ -283,4 +283,20 @@ fn functions_of_parts_are_checked_on_all_ranks() {
     });
     assert!(matches!(errors[0], Error::WrongLocal { .. }), "{}", errors[0]);
     assert!(errors.iter().all(|error| *error == errors[0]));
+}
+
+#[test]
+fn what_is_sent_may_have_another_dtype() {
+    spmd(2, |world| {
+        let mesh = mesh(world, &[2]);
+        let x = full(&[4, 3], 1.5_f32, &mesh, &[Partial(ReduceOp::Sum)])?;
+        let half = RedistributeOptions::default().forward_dtype(DType::Bf16);
+        let (y, comm) = CommDebug::record(|| x.redistribute_with(&[Replicate], &half));
+        let y = y?;
+        assert_eq!((y.dtype(), comm.bytes()), (DType::Bf16, 2 * 12 * 2));
+        assert_eq!(y.to_dtype(DType::F32)?.to_vec::<f32>()?, [1.5; 12]);
+        let same = x.redistribute_with(&[Shard(0)], &RedistributeOptions::default())?;
+        assert_eq!(same.dtype(), DType::F32);
+        Ok(())
+    });
 }

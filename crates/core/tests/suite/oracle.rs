@@ -77,6 +77,21 @@ fn every_operation_has_a_name_of_its_own_and_samples_of_it() {
     }
 }
 
+/// `UPDATE_EXPECT=1` writes it anew.
+#[test]
+fn the_table_of_the_documentation_is_that_of_the_operations() {
+    let made = dtensor::ops::table_markdown().unwrap();
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/ops/table.md");
+        std::fs::write(file, &made).unwrap();
+        return;
+    }
+    assert!(
+        made == include_str!("../../src/ops/table.md"),
+        "table.md is old: run this test with UPDATE_EXPECT=1"
+    );
+}
+
 #[test]
 fn every_rule_prints_and_parses_back() {
     for sample in adapted() {

@@ -124,6 +124,29 @@ fn to_another_mesh_of_the_world() {
     });
 }
 
+/// Parts of several boxes, of which the rows are in pieces.
+#[test]
+fn strided_shards_of_any_dim() {
+    let mut noise = Noise::new(8);
+    let whole = Dense::from_fn(&[7, 6, 5], |_| 3.0 * noise.signed());
+    spmd(4, |world| {
+        let mesh = mesh(world, &[2, 2]);
+        let parse = |text: &str| Layout::parse(&[7, 6, 5], DType::F64, mesh.mesh(), text);
+        let plain = place(&whole, DType::F64, &mesh, &[Placement::Replicate; 2], 1);
+        let texts =
+            ["[S(0), _S(1, 3)]", "[_S(2, 2), S(1)]", "[_S(1, 2), _S(2, 3)]", "[R, _S(1, 3)]"];
+        for from in texts {
+            let x = plain.redistribute_layout(&parse(from)?)?;
+            assert!(dense(&x.full_tensor()?)?.is_close(&whole), "{from}");
+            for to in texts {
+                let y = x.redistribute_layout(&parse(to)?)?;
+                assert!(dense(&y.full_tensor()?)?.is_close(&whole), "{from} -> {to}");
+            }
+        }
+        Ok(())
+    });
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -37,7 +37,7 @@ pub use one::{fft, ifft, irfft, rfft};
 pub use shift::{Elements, fftfreq, fftshift, ifftshift, rfftfreq};
 
 /// By what a transform of `n` values is divided.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Norm {
     /// The inverse by `n`, so that it gives back what the forward transform was given.
     #[default]

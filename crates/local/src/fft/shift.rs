@@ -7,7 +7,7 @@ use crate::{
 };
 
 /// What the last dim of a tensor holds, where the tensor cannot tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Elements {
     /// Values as any other dim.
     Real,

@@ -4,7 +4,7 @@ use super::{batch::shape_error, svd::singular_values};
 use crate::{LocalError, Result, Tensor};
 
 /// The norms of [`matrix_norm`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MatrixNorm {
     /// The root of the sum of squares.

@@ -11,7 +11,7 @@ use super::{
 use crate::{DType, LocalError, Result, Tensor, dims::Dims, simd::vectorized, threads};
 
 /// How the losses of the samples become the result.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Reduction {
     /// Their sum over the sum of the weights of their classes.
     #[default]

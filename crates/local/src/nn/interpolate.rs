@@ -17,7 +17,7 @@ pub enum InterpolateSize<'a> {
 }
 
 /// Where the values of [`Tensor::interpolate`] come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum InterpolateMode {
     /// The element at or before the place of the output, as PyTorch's `nearest`.
     #[default]

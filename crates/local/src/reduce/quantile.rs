@@ -7,7 +7,7 @@ use super::{
 use crate::{DType, Element, LocalError, Result, Tensor, dims::Dims};
 
 /// What a quantile is that falls between two values.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Interpolation {
     /// On the line between them.
     #[default]

@@ -27,17 +27,19 @@ enum Others {
     Cut,
 }
 
-/// Every sample of every operation with every placement of its first operand on a mesh of these sizes.
+/// Every sample of every operation with every placement of its first operand on a mesh of these sizes. On several
+/// axes, of which there are many combinations, the first sample of every operation.
 ///
 /// # Panics
 /// If an operation refuses its own sample.
 #[track_caller]
 pub fn cases(sizes: &[usize]) -> Vec<Case> {
     let mut cases = Vec::new();
-    for sample in ops().flat_map(|record| (record.samples)()) {
+    let n_samples = if sizes.len() > 1 { 1 } else { usize::MAX };
+    for sample in ops().flat_map(|record| (record.samples)().into_iter().take(n_samples)) {
         let metas = sample.metas();
-        let others: &[Others] = match sample.operands.len() {
-            1 => &[Others::Whole],
+        let others: &[Others] = match (sample.operands.len(), sizes.len()) {
+            (1, _) | (_, 2..) => &[Others::Whole],
             _ => &[Others::Whole, Others::Cut],
         };
         let want = whole(&sample);

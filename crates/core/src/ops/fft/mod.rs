@@ -1,5 +1,10 @@
 //! Fourier transforms.
 
+mod kind;
+mod many;
+mod one;
+mod shift;
+
 use crate::op::OpRecord;
 
-pub(super) const RECORDS: &[&[OpRecord]] = &[];
+pub(super) const RECORDS: &[&[OpRecord]] = &[one::RECORDS, many::RECORDS, shift::RECORDS];

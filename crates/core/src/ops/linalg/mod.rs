@@ -1,5 +1,10 @@
 //! Linear algebra.
 
+mod cdist;
+mod checked;
+mod matrices;
+mod norms;
+
 use crate::op::OpRecord;
 
-pub(super) const RECORDS: &[&[OpRecord]] = &[];
+pub(super) const RECORDS: &[&[OpRecord]] = &[matrices::RECORDS, cdist::RECORDS];

@@ -1,5 +1,63 @@
 //! Operations of neural networks.
 
-use crate::op::OpRecord;
+mod attention;
+mod batch_norm;
+mod classes;
+mod conv;
+mod conv_backward;
+mod cross_entropy;
+mod dropout;
+mod embedding;
+mod group_norm;
+mod halo;
+mod interpolate;
+mod layer_norm;
+mod loss_steps;
+mod moments;
+mod nll;
+mod pooling;
+mod softmax;
+mod steps;
 
-pub(super) const RECORDS: &[&[OpRecord]] = &[];
+pub use attention::{Attention, AttentionMask};
+pub use conv::{Conv, ConvTranspose};
+pub use conv_backward::{ConvGrads, WantedGrads};
+pub use cross_entropy::{CrossEntropy, Reduction};
+pub use interpolate::{Interpolate, InterpolateMode, InterpolateSize};
+pub use nll::NllLoss;
+pub use pooling::{AvgPool, MaxPool};
+
+use crate::{
+    DTensor, Error, Result,
+    op::{Op, OpRecord, Outputs},
+};
+
+pub(super) const RECORDS: &[&[OpRecord]] = &[
+    softmax::RECORDS,
+    layer_norm::RECORDS,
+    group_norm::RECORDS,
+    batch_norm::RECORDS,
+    embedding::RECORDS,
+    cross_entropy::RECORDS,
+    nll::RECORDS,
+    attention::RECORDS,
+    dropout::RECORDS,
+    conv::RECORDS,
+    conv_backward::RECORDS,
+    pooling::RECORDS,
+    interpolate::RECORDS,
+];
+
+/// The results of an operation that has three.
+fn three(results: Outputs<DTensor>, op: &dyn Op) -> Result<(DTensor, DTensor, DTensor)> {
+    let n = results.len();
+    let mut results = results.into_iter();
+    match (results.next(), results.next(), results.next()) {
+        (Some(first), Some(second), Some(third)) => Ok((first, second, third)),
+        _ => Err(Error::Unsupported {
+            op: op.name(),
+            what: format!("it gave {n} results where 3 were expected").into(),
+            way_out: "please report this",
+        }),
+    }
+}

@@ -1,0 +1,106 @@
+//! Dropout by the random numbers of the global index, the same in every layout.
+
+use dtensor_layout::{
+    DType, Placement,
+    rule::{Law, Rule},
+};
+use dtensor_local::{LocalError, Tensor, random::Distribution};
+
+use crate::{
+    DTensor, Error, Result,
+    dispatch::call_one,
+    op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, SampleValues, one},
+    random,
+};
+
+/// Values, and which of them stay.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Dropout {
+    p: Number,
+}
+
+impl Op for Dropout {
+    fn name(&self) -> &'static str {
+        "dropout"
+    }
+
+    fn rule(&self, _: &[Meta]) -> Result<Rule> {
+        Ok(Rule::of("..., ... -> ...", &[Law::LinearIn(0)]))
+    }
+
+    fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
+        one(x[0].dropout(x[1], self.p.0))
+    }
+}
+
+impl DTensor {
+    /// In training every value is dropped with probability `p`, and what stays is divided by `1 - p`. Which values
+    /// are dropped depends on the seed and not on the layout; see [`random`]. Nothing is sent, and a
+    /// pending sum stays one. As `torch.nn.functional.dropout`.
+    ///
+    /// ```
+    /// use dtensor::{DType, DeviceMesh, Placement::{Replicate, Shard}, Runner, ones, random};
+    ///
+    /// Runner::threads(3).run(|world| {
+    ///     let mesh = DeviceMesh::of_world(world, "x")?;
+    ///     random::manual_seed(1);
+    ///     let cut = ones(&[8], DType::F32, &mesh, &[Shard(0)])?.dropout(0.5, true)?;
+    ///     random::manual_seed(1);
+    ///     let whole = ones(&[8], DType::F32, &mesh, &[Replicate])?.dropout(0.5, true)?;
+    ///     assert_eq!(cut.to_vec::<f32>()?, whole.to_vec::<f32>()?);
+    ///     Ok::<_, dtensor::Error>(())
+    /// })?;
+    /// # Ok::<(), dtensor::RunError>(())
+    /// ```
+    pub fn dropout(&self, p: f64, training: bool) -> Result<DTensor> {
+        // A mistake is one in evaluation, too.
+        Dropout { p: Number(p) }
+            .infer(&[Meta::of_layout(self.layout()), Meta::new(self.shape(), DType::Bool)])?;
+        match training {
+            true => self.dropout_by(&self.dropout_mask(p)?, p),
+            false => Ok(self.clone()),
+        }
+    }
+
+    /// Which values [`dropout`](DTensor::dropout) would keep: `bool`, cut as the tensor is, each true with probability
+    /// `1 - p`.
+    pub fn dropout_mask(&self, p: f64) -> Result<DTensor> {
+        let op = "dropout_mask";
+        let layout = match self.layout().is_partial() {
+            false => self.layout().clone(),
+            true => {
+                let settle = |placement: &Placement| match placement.reduce_op() {
+                    Some(_) => Placement::Replicate,
+                    None => *placement,
+                };
+                let placements: Vec<Placement> = self.placements().iter().map(settle).collect();
+                self.layout().with_placements(&placements).map_err(Error::layout(op))?
+            }
+        };
+        let layout = layout.with_dtype(DType::Bool).map_err(Error::layout(op))?;
+        let distribution = Distribution::Bernoulli { probability: 1.0 - p };
+        random::of_layout(op, &layout, self.mesh(), distribution)
+    }
+
+    /// Dropout by a mask that [`dropout_mask`](DTensor::dropout_mask) made for this `p`. Its gradient is the same
+    /// function of the gradient of the result.
+    pub fn dropout_by(&self, mask: &DTensor, p: f64) -> Result<DTensor> {
+        call_one(&Dropout { p: Number(p) }, &[self, mask])
+    }
+
+    /// One with probability `p`, else zero, in the same shape, dtype and layout. The same for every layout; see
+    /// [`random`].
+    pub fn bernoulli(&self, p: f64) -> Result<DTensor> {
+        random::filled_like("bernoulli", self, Distribution::Bernoulli { probability: p })
+    }
+}
+
+pub(super) const RECORDS: &[OpRecord] = &[OpRecord {
+    name: "dropout",
+    samples: || {
+        let sample = |p: f64, shape: &[usize]| {
+            Sample::new(Dropout { p: Number(p) }, &[shape, shape]).with(1, SampleValues::Truth)
+        };
+        vec![sample(0.25, &[5, 2]), sample(1.0, &[3])]
+    },
+}];

@@ -1,0 +1,148 @@
+//! Which dims are reduced, and the letters of rules that follow from that.
+
+use dtensor_layout::{Layout, ReduceOp, rule::Rule};
+use dtensor_local::{LocalError, Tensor};
+use smallvec::SmallVec;
+
+use crate::{
+    Error, Result,
+    op::{LocalContext, Meta},
+};
+
+/// Which dims a reduction is over: all if the list is empty, as in the local kernels.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(in crate::ops) struct Over {
+    pub(in crate::ops) dims: SmallVec<[isize; 4]>,
+    pub(in crate::ops) keep_dims: bool,
+}
+
+/// The dims of an operand and of the result as a rule writes them.
+pub(super) struct Letters {
+    pub(super) operand: String,
+    pub(super) result: String,
+}
+
+impl Over {
+    pub(in crate::ops) fn new(dims: &[isize], keep_dims: bool) -> Over {
+        Over { dims: dims.into(), keep_dims }
+    }
+
+    /// The dims of a tensor of this shape, counted from the first. A tensor without dims has none, whatever
+    /// the list says: so the local kernels see it.
+    pub(super) fn dims_of(
+        &self,
+        op: &'static str,
+        shape: &[usize],
+    ) -> Result<Vec<usize>, LocalError> {
+        match (shape.is_empty(), self.dims.is_empty()) {
+            (true, _) => Ok(Vec::new()),
+            (_, true) => Ok((0..shape.len()).collect()),
+            _ => normal_dims(op, &self.dims, shape),
+        }
+    }
+
+    /// The rule of a reduction whose parts are reduced by `by`: with letters alone, without laws.
+    pub(super) fn rule(&self, op: &'static str, operand: &Meta, by: ReduceOp) -> Result<Rule> {
+        let letters = self.letters(op, operand, "")?;
+        rule(op, &format!("{} -> {} @{by}", letters.operand, letters.result))
+    }
+
+    /// The rule of a reduction that needs its dims whole.
+    pub(super) fn rule_of_whole_dims(&self, op: &'static str, operand: &Meta) -> Result<Rule> {
+        let letters = self.letters(op, operand, "!")?;
+        rule(op, &format!("{} -> {}", letters.operand, letters.result))
+    }
+
+    /// One letter per dim; the reduced ones are marked.
+    pub(super) fn letters(&self, op: &'static str, operand: &Meta, mark: &str) -> Result<Letters> {
+        let dims = self.dims_of(op, &operand.shape)?;
+        let (mut all, mut kept) = (Vec::new(), Vec::new());
+        for dim in 0..operand.n_dims() {
+            match (dims.contains(&dim), self.keep_dims) {
+                (false, _) => kept.push(letter(dim)),
+                (true, true) => kept.push("1".into()),
+                (true, false) => {}
+            }
+            all.push(letter(dim) + if dims.contains(&dim) { mark } else { "" });
+        }
+        Ok(Letters { operand: all.join(" "), result: kept.join(" ") })
+    }
+
+    /// Whether a reduced dim is cut, so that no rank has all that it needs.
+    pub(super) fn is_cut(&self, op: &'static str, layout: &Layout) -> bool {
+        self.dims_of(op, layout.global_shape()).is_ok_and(|dims| is_cut(layout, &dims))
+    }
+
+    /// How many elements become one: those that the rank holds, and in all.
+    pub(super) fn counts(
+        &self,
+        op: &'static str,
+        x: &Tensor,
+        context: &LocalContext,
+    ) -> Result<(usize, usize), LocalError> {
+        let dims = self.dims_of(op, x.shape())?;
+        let held = dims.iter().map(|dim| x.shape()[*dim]).product();
+        let all = dims.iter().map(|dim| context.global_size(0, *dim, x.shape()[*dim])).product();
+        Ok((held, all))
+    }
+
+    /// A result of the reduction of `of`, with the reduced dims as dims of size 1 whether they are kept or
+    /// not: so that it broadcasts against the operand.
+    pub(super) fn beside(
+        &self,
+        op: &'static str,
+        reduced: &Tensor,
+        of: &Tensor,
+    ) -> Result<Tensor, LocalError> {
+        let mut shape = of.shape().to_vec();
+        self.dims_of(op, of.shape())?.iter().for_each(|dim| shape[*dim] = 1);
+        reduced.reshape(&shape)
+    }
+
+    /// A tensor of the shape that the reduction of `x` has, of the same dtype, with one value.
+    pub(super) fn filled(
+        &self,
+        x: &Tensor,
+        value: impl Into<dtensor_local::Scalar>,
+    ) -> Result<Tensor, LocalError> {
+        // Of nothing, too, the sum has that shape.
+        x.sum(&self.dims, self.keep_dims)?.to_dtype(x.dtype())?.full_like(value)
+    }
+}
+
+/// Dims that may count from the end, counted from the first.
+pub(in crate::ops) fn normal_dims(
+    op: &'static str,
+    dims: &[isize],
+    shape: &[usize],
+) -> Result<Vec<usize>, LocalError> {
+    let normal = |dim: &isize| {
+        let counted = if *dim < 0 { dim.checked_add_unsigned(shape.len()) } else { Some(*dim) };
+        let found =
+            counted.and_then(|dim| usize::try_from(dim).ok()).filter(|dim| *dim < shape.len());
+        found.ok_or_else(|| LocalError::DimOutOfRange { op, dim: *dim, shape: shape.to_vec() })
+    };
+    dims.iter().map(normal).collect()
+}
+
+/// Whether one of the dims is cut into more than one part.
+pub(in crate::ops) fn is_cut(layout: &Layout, dims: &[usize]) -> bool {
+    layout.placements().iter().enumerate().any(|(axis, placement)| {
+        placement.shard_dim().is_some_and(|dim| dims.contains(&dim))
+            && layout.mesh().axis_size(axis) > 1
+    })
+}
+
+/// The letters of rules, in order, without end.
+pub(in crate::ops) fn letter(number: usize) -> String {
+    let letter = char::from(b'a' + (number % 26) as u8);
+    match number / 26 {
+        0 => letter.to_string(),
+        round => format!("{letter}{round}"),
+    }
+}
+
+/// A rule that was put together.
+pub(in crate::ops) fn rule(op: &'static str, text: &str) -> Result<Rule> {
+    text.parse().map_err(Error::rule(op))
+}
