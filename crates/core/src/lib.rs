@@ -71,6 +71,8 @@ pub use dtensor_dtype::{DType, Element, ReduceOp, bf16, f16};
 pub use dtensor_layout::{Layout, LayoutError, Mesh, Placement, plan, rule};
 pub use dtensor_local::{
     Interpolation, LocalError, MeshIndexing, PadMode, Scalar, ScatterReduce, Tensor,
+    fft::{Elements, Norm},
+    linalg::MatrixNorm,
 };
 pub use error::{Error, Result};
 pub use local_map::{LocalResult, local_map};

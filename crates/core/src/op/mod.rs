@@ -2,7 +2,7 @@
 //!
 //! An operation is a small value: its type says what is computed, its fields are the attributes. Everything
 //! that is known of it stands in its `impl Op`: name, rule, kernel, and the samples on which every generic
-//! test runs. The built-in ones are listed in [`OPS`](crate::ops::OPS); an operation of your own implements
+//! test runs. The built-in ones are listed in [`TABLE`](crate::ops::TABLE); an operation of your own implements
 //! the same trait, and [`call`](crate::call) runs it.
 
 mod attributes;

@@ -52,11 +52,6 @@ pub(super) fn placed(op: &'static str, x: &DTensor, to: &[Placement]) -> Result<
     x.redistribute_as(op, &x.layout().with_placements(to).map_err(Error::layout(op))?)
 }
 
-/// The same value, whole on every rank.
-pub(super) fn whole(op: &'static str, x: &DTensor) -> Result<DTensor> {
-    placed(op, x, &vec![Placement::Replicate; x.placements().len()])
-}
-
 /// Tensors of one shape in one layout: an axis cuts as it cuts the first of them that it cuts.
 pub(super) fn aligned<const N: usize>(
     op: &'static str,
