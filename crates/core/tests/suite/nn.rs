@@ -638,3 +638,15 @@ fn a_rank_outside_of_the_mesh_takes_part_harmlessly() {
         Ok(everything(&mesh)?)
     });
 }
+
+#[test]
+fn the_mean_of_planes_that_are_cut_is_a_pending_sum() {
+    spmd(4, |world| {
+        let mesh = mesh(world, &[2, 2]);
+        let x = randn(&[3, 2, 5, 7], DType::F32, &mesh, &[Shard(2), Shard(3)])?;
+        let (y, sent, _) = record(|| x.adaptive_avg_pool2d(&[1]))?;
+        assert_eq!((sent, y.placements(), y.shape()), ([0; 3], &[SUM; 2][..], &[3, 2, 1, 1][..]));
+        assert_close(&y, &x.full_tensor()?.adaptive_avg_pool2d(&[1])?, 1e-6);
+        Ok(())
+    });
+}

@@ -8,7 +8,7 @@ use dtensor_local::{LocalError, Tensor};
 
 use super::{
     moments::{Moments, Normalization},
-    steps::{aligned, cuts, letter, letters, rule, settled, wide},
+    steps::{Scaled, aligned, cuts, letter, letters, rule, settled, wide},
 };
 use crate::{
     DTensor, Error, Result,
@@ -181,29 +181,12 @@ impl Op for BatchNormBackward {
         let [x, grad] = aligned(op, [operands[0], operands[1]])?;
         let steps = in_steps(op, x.shape(), self.eps);
         let given = |stat: &DTensor| {
-            let stat = call_one(&Widened(wide(x.dtype())), &[&settled(op, stat)?])?;
+            let wide = Scaled { divisor: Number(1.0), dtype: wide(x.dtype()) };
+            let stat = call_one(&wide, &[&settled(op, stat)?])?;
             per_channel(op, &stat, Some(x.n_dims()))
         };
         let moments = Moments { mean: Some(given(operands[2])?), var: given(operands[3])? };
         steps.backward(&x, &moments, &grad, self.weight.then(|| operands[4]))
-    }
-}
-
-/// Statistics in what is computed in.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Widened(dtensor_layout::DType);
-
-impl Op for Widened {
-    fn name(&self) -> &'static str {
-        "widened_stats"
-    }
-
-    fn rule(&self, _: &[Meta]) -> Result<Rule> {
-        Ok(Rule::of("... -> ...", &[]))
-    }
-
-    fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
-        one(x[0].to_dtype(self.0))
     }
 }
 

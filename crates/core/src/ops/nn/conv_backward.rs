@@ -9,7 +9,8 @@ use dtensor_local::{LocalError, Tensor, nn};
 pub use dtensor_local::nn::WantedGrads;
 
 use super::{
-    conv::{Conv, ConvTranspose, Windows, sample_cases},
+    conv::{Conv, ConvTranspose, sample_cases},
+    conv_windows::Windows,
     halo::{Arranged, Window, cropped, fetched, held},
     steps::{filled, rule},
 };

@@ -2,10 +2,13 @@
 
 mod attention;
 mod batch_norm;
+mod class_sums;
 mod classes;
 mod conv;
 mod conv_backward;
+mod conv_windows;
 mod cross_entropy;
+mod cross_entropy_backward;
 mod dropout;
 mod embedding;
 mod group_norm;
@@ -39,12 +42,16 @@ pub(super) const RECORDS: &[&[OpRecord]] = &[
     batch_norm::RECORDS,
     embedding::RECORDS,
     cross_entropy::RECORDS,
+    cross_entropy_backward::RECORDS,
     nll::RECORDS,
     attention::RECORDS,
     dropout::RECORDS,
     conv::RECORDS,
     conv_backward::RECORDS,
-    pooling::RECORDS,
+    pooling::max::RECORDS,
+    pooling::avg::RECORDS,
+    pooling::adaptive::RECORDS,
+    pooling::backward::RECORDS,
     interpolate::RECORDS,
 ];
 

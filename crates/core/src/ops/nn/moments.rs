@@ -144,9 +144,9 @@ impl Normalization {
 
 /// Sums, or sums of squares, or, if a mean is given, sums of the squared deviations from it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Sums {
-    over: SmallVec<[usize; 4]>,
-    squared: bool,
+pub(super) struct Sums {
+    pub(super) over: SmallVec<[usize; 4]>,
+    pub(super) squared: bool,
 }
 
 impl Op for Sums {

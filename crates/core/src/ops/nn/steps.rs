@@ -7,10 +7,11 @@ use dtensor_layout::{
     rule::{Law, Rule},
 };
 use dtensor_local::{LocalError, Tensor};
+use smallvec::SmallVec;
 
 use crate::{
     DTensor, Error, Result,
-    op::{LocalContext, Meta, Op, Outputs, one},
+    op::{LocalContext, Meta, Number, Op, Outputs, one},
 };
 
 /// Whether an axis of more than one rank cuts one of these dims.
@@ -99,6 +100,18 @@ pub(super) fn kept(n_dims: usize, is_reduced: impl Fn(usize) -> bool) -> String 
     (0..n_dims).map(one).collect::<Vec<_>>().join(" ")
 }
 
+/// One number per spatial dim.
+pub(super) type Sizes = SmallVec<[usize; 3]>;
+
+/// A setting that is one number for all spatial dims, or one per dim.
+pub(super) fn each(values: &[usize], n: usize) -> Sizes {
+    match values {
+        [one] => SmallVec::from_elem(*one, n),
+        // Of a wrong length: for the kernel to say.
+        values => values.into(),
+    }
+}
+
 /// What kernels of this dtype compute in.
 pub(super) fn wide(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }
@@ -146,5 +159,29 @@ impl Op for RowMax {
         // What the other ranks have is larger.
         shape[self.dim] = 1;
         one(filled(x[0], &shape, x[0].dtype(), f64::NEG_INFINITY))
+    }
+}
+
+/// Over a number, in another dtype.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Scaled {
+    pub(super) divisor: Number,
+    pub(super) dtype: DType,
+}
+
+impl Op for Scaled {
+    fn name(&self) -> &'static str {
+        "scaled"
+    }
+
+    fn rule(&self, _: &[Meta]) -> Result<Rule> {
+        Ok(Rule::of("... -> ...", &[Law::Linear]))
+    }
+
+    fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
+        one(match self.divisor.0 == 1.0 {
+            true => x[0].to_dtype(self.dtype),
+            false => x[0].div_scalar(self.divisor.0)?.to_dtype(self.dtype),
+        })
     }
 }
