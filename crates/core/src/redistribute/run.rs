@@ -1,7 +1,7 @@
 //! Running a route on data.
 
-use dtensor_comm::{ReduceOp, Values, ValuesMut};
-use dtensor_layout::DType;
+use dtensor_comm::{Group, ReduceOp, Values, ValuesMut};
+use dtensor_layout::{DType, chunk};
 use dtensor_local::Tensor;
 
 use super::{
@@ -30,12 +30,7 @@ impl Hop {
             Work::Nothing => Ok(Tensor::empty(&self.shape, dtype)?),
             Work::Keep => Ok(local.clone()),
             Work::AllReduce { group, reduction } => {
-                let send = local.contiguous();
-                let reduced = Tensor::from_bytes_with(&self.shape, dtype, |bytes| {
-                    bytes.copy_from_slice(send.as_bytes()?);
-                    let buf = ValuesMut::from_bytes(dtype, bytes).map_err(Error::comm(op))?;
-                    group.erased().all_reduce(buf, reduction.op).map_err(Error::comm(op))
-                })?;
+                let reduced = all_reduced(op, &local.contiguous(), group, reduction.op)?;
                 reduction.divide(reduced)
             }
             Work::AllGather { group, send, recv } => {
@@ -100,6 +95,40 @@ impl Reduction {
             divisor => Ok(reduced.div_scalar(divisor as f64)?),
         }
     }
+}
+
+/// Bytes from which on it pays to reduce into new memory in two calls.
+const LARGE: usize = 1 << 20;
+
+/// The reduction of what all ranks hold. The call for that works in place, so that a tensor is copied first;
+/// a large one is reduced piece by piece into new memory, and the pieces gathered: the same bits without the
+/// copy.
+fn all_reduced(
+    op: &'static str,
+    local: &Tensor,
+    group: &Group,
+    reduction: ReduceOp,
+) -> Result<Tensor> {
+    let (dtype, comm) = (local.dtype(), Error::comm(op));
+    let values = || Values::from_bytes(dtype, send_bytes(local)).map_err(&comm);
+    let (n, size) = (local.numel(), group.size());
+    if n * dtype.size() < LARGE {
+        return Tensor::from_bytes_with(local.shape(), dtype, |bytes| {
+            bytes.copy_from_slice(send_bytes(local));
+            let buf = ValuesMut::from_bytes(dtype, bytes).map_err(&comm)?;
+            group.erased().all_reduce(buf, reduction).map_err(&comm)
+        });
+    }
+    let counts: Vec<usize> = (0..size).map(|rank| chunk(n, size, rank).len()).collect();
+    let piece = Tensor::from_bytes_with(&[counts[group.rank()]], dtype, |bytes| {
+        let recv = ValuesMut::from_bytes(dtype, bytes).map_err(&comm)?;
+        group.erased().reduce_scatter_v(values()?, recv, &counts, reduction).map_err(&comm)
+    })?;
+    Tensor::from_bytes_with(local.shape(), dtype, |bytes| {
+        let recv = ValuesMut::from_bytes(dtype, bytes).map_err(&comm)?;
+        let send = Values::from_bytes(dtype, send_bytes(&piece)).map_err(&comm)?;
+        group.erased().all_gather_v(send, recv, &counts).map_err(&comm)
+    })
 }
 
 /// A tensor of one dim that a call receives.

@@ -1,6 +1,7 @@
 //! From any layout to any other: the data is the same.
 
-use dtensor::{DType, DeviceMesh, Layout, Mesh, Placement, ReduceOp};
+use dtensor::{DTensor, DType, DeviceMesh, Layout, Mesh, Placement, ReduceOp, Tensor};
+use dtensor_local::random::{Distribution, Stream};
 use dtensor_testing::{dense::Dense, generate, noise::Noise, spmd};
 use proptest::prelude::*;
 
@@ -119,6 +120,35 @@ fn to_another_mesh_of_the_world() {
                     }
                 }
             }
+        }
+        Ok(())
+    });
+}
+
+/// Large values are reduced in two calls, with the bits of one.
+#[test]
+fn a_large_pending_value_is_reduced_as_a_small_one() {
+    const N: usize = (1 << 18) + 5;
+    spmd(3, |world| {
+        let mesh = mesh(world, &[3]);
+        let own = Tensor::random(
+            &[N],
+            DType::F32,
+            Distribution::Normal { mean: 0.0, std: 1.0 },
+            Stream { seed: world.rank() as u64, offset: 0 },
+        )?;
+        for op in [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max] {
+            let pending = [Placement::Partial(op)];
+            let x = DTensor::from_local_with_shape(&own, &mesh, &pending, &[N])?;
+            let large = x.full_tensor()?;
+            let end = own.narrow(0, N - 10, 10)?;
+            let x = DTensor::from_local_with_shape(&end, &mesh, &pending, &[10])?;
+            let small = x.full_tensor()?;
+            assert_eq!(
+                large.narrow(0, N - 10, 10)?.to_vec::<f32>()?,
+                small.to_vec::<f32>()?,
+                "{op}"
+            );
         }
         Ok(())
     });
