@@ -87,10 +87,9 @@ pub fn run(args: RedistributeArgs) -> Result<()> {
         let runner = Runner::new().ranks(ranks);
         let reports = runner.run(|world| measure(world, &args, &progress));
         let reports = reports.map_err(|error| Error::failure(error.to_string()))?;
-        let Some(report) = reports.into_iter().next() else { continue };
-        let is_mpi = report.first().is_some_and(|line| line.kind == WorldKind::Mpi);
+        let Some((kind, report)) = reports.into_iter().next() else { continue };
         lines.extend(report);
-        if is_mpi {
+        if kind == WorldKind::Mpi {
             // mpirun has said how many there are.
             break;
         }
@@ -103,12 +102,12 @@ pub fn run(args: RedistributeArgs) -> Result<()> {
     }
 }
 
-/// One rank's part. All ranks measure; rank 0 reports.
+/// One rank's part. All ranks measure, and know what kind of world it is; rank 0 reports.
 fn measure(
     world: &World,
     args: &RedistributeArgs,
     progress: &Progress,
-) -> Result<Vec<Line>, dtensor::Error> {
+) -> Result<(WorldKind, Vec<Line>), dtensor::Error> {
     let n = args.size as usize;
     let mesh = DeviceMesh::of_world(world, "x")?;
     let mut lines = Vec::new();
@@ -164,7 +163,8 @@ fn measure(
         }
         lines.extend(of_shape.into_iter().map(|(line, _)| line));
     }
-    Ok(if world.rank() == 0 { lines } else { Vec::new() })
+    let report = if world.rank() == 0 { lines } else { Vec::new() };
+    Ok((world.kind(), report))
 }
 
 enum Work {
