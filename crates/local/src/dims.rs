@@ -63,8 +63,8 @@ pub(crate) fn broadcast<'a>(
     Ok(common)
 }
 
-/// The dim that may count from the end.
-pub(crate) fn normal_dim(op: &'static str, dim: isize, shape: &[usize]) -> Result<usize> {
+/// The dim of a shape that a number names, which may count from the end.
+pub fn normal_dim(op: &'static str, dim: isize, shape: &[usize]) -> Result<usize> {
     let counted = if dim < 0 { dim.checked_add_unsigned(shape.len()) } else { Some(dim) };
     let normal = counted.and_then(|dim| usize::try_from(dim).ok()).filter(|dim| *dim < shape.len());
     normal.ok_or_else(|| LocalError::DimOutOfRange { op, dim, shape: shape.to_vec() })

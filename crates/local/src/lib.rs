@@ -62,6 +62,7 @@ mod transpose;
 mod views;
 
 pub use create::Sequence;
+pub use dims::normal_dim;
 pub use dtensor_dtype::{DType, Element, bf16, f16};
 pub use elementwise::{Scalar, promote};
 pub use error::{LocalError, Result};

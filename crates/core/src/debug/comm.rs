@@ -130,12 +130,14 @@ pub(super) fn called(op: &dyn Op) {
 }
 
 /// A step of a redistribution begins; it ends when what is returned is dropped.
+#[must_use = "the call ends when it is dropped"]
 pub(crate) fn saw(op: &'static str, hop: &Hop) -> Option<Sending> {
     hop.communicates().then(|| sent(op, hop.kind, || hop.bytes_sent)).flatten()
 }
 
 /// Something is communicated, `bytes` over all ranks; it ends when what is returned is dropped. `None` if
 /// nobody listens.
+#[must_use = "the call ends when it is dropped"]
 pub(crate) fn sent(
     op: &'static str,
     kind: StepKind,

@@ -43,9 +43,23 @@ pub(crate) fn call_one(op: &dyn Op, operands: &[&DTensor]) -> Result<DTensor> {
 /// As [`call`], for operations of two results.
 pub(crate) fn call_two(op: &dyn Op, operands: &[&DTensor]) -> Result<(DTensor, DTensor)> {
     let mut results = call(op, operands)?;
+    let n = results.len();
     match (results.pop(), results.pop()) {
         (Some(second), Some(first)) => Ok((first, second)),
-        _ => Err(wrong_number(op, 1, 2)),
+        _ => Err(wrong_number(op, n, 2)),
+    }
+}
+
+/// As [`call`], for operations of three results.
+pub(crate) fn call_three(
+    op: &dyn Op,
+    operands: &[&DTensor],
+) -> Result<(DTensor, DTensor, DTensor)> {
+    let mut results = call(op, operands)?;
+    let n = results.len();
+    match (results.pop(), results.pop(), results.pop()) {
+        (Some(third), Some(second), Some(first)) => Ok((first, second, third)),
+        _ => Err(wrong_number(op, n, 3)),
     }
 }
 

@@ -90,9 +90,12 @@ impl Traffic<'_> {
         let dtype = first.local.dtype();
         let members = members(self.mesh, &self.axes(), coord);
         let is_local = members.iter().all(|member| self.has_all_it_wants(member));
-        if !is_local {
-            debug::sent(self.op, StepKind::Exchange, || self.bytes(&members, dtype.size()));
-        }
+        let _sending = match is_local {
+            true => None,
+            false => {
+                debug::sent(self.op, StepKind::Exchange, || self.bytes(&members, dtype.size()))
+            }
+        };
         if self.mesh.is_fake() {
             return Ok(into);
         }

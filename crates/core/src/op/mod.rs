@@ -13,7 +13,7 @@ mod record;
 use std::{fmt, panic::RefUnwindSafe};
 
 use dtensor_layout::{DType, Layout, rule::Rule};
-use dtensor_local::{LocalError, Tensor};
+use dtensor_local::{LocalError, Tensor, normal_dim};
 use smallvec::{SmallVec, smallvec};
 
 pub use attributes::{Number, Value};
@@ -141,10 +141,7 @@ impl Meta {
 
     /// The dim that may count from the end.
     pub fn dim(&self, op: &'static str, dim: isize) -> Result<usize> {
-        let n_dims = self.shape.len();
-        let counted = if dim < 0 { dim.checked_add_unsigned(n_dims) } else { Some(dim) };
-        let found = counted.and_then(|dim| usize::try_from(dim).ok()).filter(|dim| *dim < n_dims);
-        found.ok_or_else(|| LocalError::DimOutOfRange { op, dim, shape: self.shape.clone() }.into())
+        Ok(normal_dim(op, dim, &self.shape)?)
     }
 }
 

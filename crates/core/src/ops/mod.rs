@@ -7,6 +7,7 @@
 mod elementwise;
 mod fft;
 mod indexing;
+mod letters;
 mod linalg;
 mod movement;
 pub mod nn;

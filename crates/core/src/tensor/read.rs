@@ -1,9 +1,10 @@
 //! Out of the distributed world: the local part, the whole, values.
 
+use dtensor_dtype::Element;
+use dtensor_layout::{Cut, Layout};
 use dtensor_local::{LocalError, Tensor};
 
 use crate::{DTensor, Error, Placement, Result};
-use dtensor_dtype::Element;
 
 impl DTensor {
     /// What this rank holds: its shard, its copy, or its contribution to a pending reduction. Empty on a
@@ -44,6 +45,11 @@ impl DTensor {
 
     /// The same value with no reduction pending: pending axes become copies.
     pub fn settled(&self) -> Result<DTensor> {
+        self.settled_as("redistribute")
+    }
+
+    /// As [`settled`](DTensor::settled), in the name of an operation.
+    pub(crate) fn settled_as(&self, op: &'static str) -> Result<DTensor> {
         if !self.layout().is_partial() {
             return Ok(self.clone());
         }
@@ -52,11 +58,15 @@ impl DTensor {
             None => *placement,
         };
         let placements: Vec<Placement> = self.placements().iter().map(settle).collect();
-        self.redistribute(&placements)
+        // Cut in the order in which it is: another one would have to be exchanged.
+        let cuts: Vec<Vec<Cut>> = self.layout().order().dims().map(<[Cut]>::to_vec).collect();
+        let to =
+            Layout::with_cuts(self.shape(), self.dtype(), self.mesh().mesh(), &placements, &cuts);
+        self.redistribute_as(op, &to.map_err(Error::layout(op))?)
     }
 
-    fn replicated_layout(&self, op: &'static str) -> Result<dtensor_layout::Layout> {
-        dtensor_layout::Layout::replicated(self.shape(), self.dtype(), self.mesh().mesh())
+    fn replicated_layout(&self, op: &'static str) -> Result<Layout> {
+        Layout::replicated(self.shape(), self.dtype(), self.mesh().mesh())
             .map_err(Error::layout(op))
     }
 

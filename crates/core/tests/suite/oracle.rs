@@ -11,7 +11,7 @@ use dtensor_testing::{
     oracle::{self, OracleOp, Sample},
 };
 
-use crate::support::{dense, tensor, values};
+use crate::support::{dense, tensor};
 
 /// One sample of an operation, as the oracle sees it.
 struct Adapted(OpSample);
@@ -55,7 +55,7 @@ impl OracleOp for Adapted {
 
     fn samples(&self) -> Vec<Sample> {
         let operands = self.0.operands.iter();
-        let operands = operands.map(|operand| (operand.shape.clone(), values(operand.values)));
+        let operands = operands.map(|operand| (operand.shape.clone(), operand.values));
         vec![Sample { operands: operands.collect() }]
     }
 }

@@ -1,3 +1,3 @@
 //! What the tests stand on.
 
-pub use dtensor_testing::tensors::{dense, layouts_of, mesh, place, tensor, values};
+pub use dtensor_testing::tensors::{dense, layouts_of, mesh, place, tensor};

@@ -20,6 +20,7 @@ use dtensor_layout::{
     rule::{MeshRow, Rule},
 };
 
+pub use dtensor::op::SampleValues as Values;
 pub use report::{FalseRow, assert_known};
 pub use search::undeclared;
 
@@ -59,29 +60,6 @@ pub struct Sample {
     pub operands: Vec<(Vec<usize>, Values)>,
 }
 
-/// What the values of an operand are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Values {
-    /// Numbers of either sign.
-    Signed,
-    /// Numbers above 0, for ops that are not defined elsewhere.
-    Positive,
-    /// Numbers between 0 and 1.
-    Unit,
-    /// Numbers above 1.
-    AboveOne,
-    /// Integers from 0 up to this one, exclusive.
-    Index(usize),
-    /// The integers from 0 on, each once, in any order.
-    Permutation,
-    /// Integers of either sign, none of them 0.
-    Integer,
-    /// 0 and 1.
-    Truth,
-    /// Numbers that ascend along the last dim.
-    Ascending,
-}
-
 /// What a local kernel may know beside its local operands: where they lie in the whole.
 pub struct LocalContext {
     operands: Vec<Layout>,
@@ -108,43 +86,7 @@ impl Sample {
     }
 
     fn draw(&self, noise: &mut Noise) -> Vec<Dense> {
-        self.operands.iter().map(|(shape, values)| values.draw(shape, noise)).collect()
-    }
-}
-
-impl Values {
-    /// A tensor of such values.
-    pub fn draw(self, shape: &[usize], noise: &mut Noise) -> Dense {
-        let n = shape.iter().product();
-        // Fisher and Yates.
-        let mut order: Vec<usize> = (0..n).collect();
-        if self == Values::Permutation {
-            (1..n).rev().for_each(|last| order.swap(last, noise.below(last + 1)));
-        }
-        let (mut number, row) = (0, shape.last().copied().unwrap_or(1).max(1));
-        let mut reached = 0.0;
-        Dense::from_fn(shape, |_| {
-            let position = number;
-            number += 1;
-            match self {
-                Values::Signed => 3.0 * noise.signed(),
-                Values::Positive => 0.1 + 3.0 * noise.signed().abs(),
-                Values::AboveOne => 1.1 + 3.0 * noise.signed().abs(),
-                Values::Unit => 0.05 + 0.9 * noise.signed().abs(),
-                Values::Index(n) => noise.below(n) as f64,
-                Values::Permutation => order[position] as f64,
-                Values::Integer => {
-                    (1 + noise.below(9)) as f64 * if noise.below(2) == 0 { 1.0 } else { -1.0 }
-                }
-                Values::Truth => noise.below(2) as f64,
-                Values::Ascending => {
-                    let first = position % row == 0;
-                    let step = 0.1 + noise.signed().abs();
-                    reached = if first { noise.signed() - 1.0 } else { reached + step };
-                    reached
-                }
-            }
-        })
+        self.operands.iter().map(|(shape, values)| draw(*values, shape, noise)).collect()
     }
 }
 
@@ -347,4 +289,38 @@ fn samples(op: &dyn OracleOp) -> Vec<Sample> {
     let samples = op.samples();
     assert!(!samples.is_empty(), "{}: an op needs samples", op.name());
     samples
+}
+
+/// A tensor of such values.
+pub fn draw(values: Values, shape: &[usize], noise: &mut Noise) -> Dense {
+    let n = shape.iter().product();
+    // Fisher and Yates.
+    let mut order: Vec<usize> = (0..n).collect();
+    if values == Values::Permutation {
+        (1..n).rev().for_each(|last| order.swap(last, noise.below(last + 1)));
+    }
+    let (mut number, row) = (0, shape.last().copied().unwrap_or(1).max(1));
+    let mut reached = 0.0;
+    Dense::from_fn(shape, |_| {
+        let position = number;
+        number += 1;
+        match values {
+            Values::Signed => 3.0 * noise.signed(),
+            Values::Positive => 0.1 + 3.0 * noise.signed().abs(),
+            Values::AboveOne => 1.1 + 3.0 * noise.signed().abs(),
+            Values::Unit => 0.05 + 0.9 * noise.signed().abs(),
+            Values::Index(n) => noise.below(n) as f64,
+            Values::Permutation => order[position] as f64,
+            Values::Integer => {
+                (1 + noise.below(9)) as f64 * if noise.below(2) == 0 { 1.0 } else { -1.0 }
+            }
+            Values::Truth => noise.below(2) as f64,
+            Values::Ascending => {
+                let first = position % row == 0;
+                let step = 0.1 + noise.signed().abs();
+                reached = if first { noise.signed() - 1.0 } else { reached + step };
+                reached
+            }
+        }
+    })
 }

@@ -4,10 +4,10 @@ pub mod sweep;
 
 use dtensor::{
     DTensor, DType, DeviceMesh, Layout, LocalError, Placement, ReduceOp, Result, Tensor, World,
-    op::{Sample, SampleValues},
+    op::Sample,
 };
 
-use crate::{dense::Dense, noise::Noise, oracle::Values, placed};
+use crate::{dense::Dense, noise::Noise, oracle, placed};
 
 /// The same values as a tensor of a dtype. Refuses values that the dtype does not have.
 pub fn tensor(dense: &Dense, dtype: DType) -> Result<Tensor, String> {
@@ -27,26 +27,11 @@ pub fn dense(tensor: &Tensor) -> Result<Dense, LocalError> {
     Ok(Dense::new(tensor.shape(), tensor.to_dtype(DType::F64)?.to_vec()?))
 }
 
-/// What samples say of their values, in the words of the oracle.
-pub fn values(of: SampleValues) -> Values {
-    match of {
-        SampleValues::Signed => Values::Signed,
-        SampleValues::Positive => Values::Positive,
-        SampleValues::Unit => Values::Unit,
-        SampleValues::AboveOne => Values::AboveOne,
-        SampleValues::Index(n) => Values::Index(n),
-        SampleValues::Permutation => Values::Permutation,
-        SampleValues::Integer => Values::Integer,
-        SampleValues::Truth => Values::Truth,
-        SampleValues::Ascending => Values::Ascending,
-    }
-}
-
 /// The operands of a sample, whole.
 pub fn draw(sample: &Sample, seed: u64) -> Vec<Dense> {
     let mut noise = Noise::new(seed);
     let draw = |operand: &dtensor::op::SampleOperand| {
-        values(operand.values).draw(&operand.shape, &mut noise)
+        oracle::draw(operand.values, &operand.shape, &mut noise)
     };
     sample.operands.iter().map(draw).collect()
 }

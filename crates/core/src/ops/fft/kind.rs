@@ -5,7 +5,10 @@ use dtensor_layout::rule::Rule;
 use crate::{
     Result,
     op::Meta,
-    ops::reduce::{letter, normal_dims, rule},
+    ops::{
+        letters::{letter, rule},
+        reduce::normal_dims,
+    },
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,5 +65,5 @@ pub(super) fn transform_rule(
     if kind != Kind::InverseReal {
         to.push(parts);
     }
-    rule(op, &format!("{} -> {} | Linear", from.join(" "), to.join(" ")))
+    rule(op, &format!("{} -> {} | Linear", from.join(" "), to.join(" ")), &[])
 }

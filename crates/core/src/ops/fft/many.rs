@@ -18,7 +18,7 @@ use crate::{
     DTensor, Result,
     dispatch::call_one,
     op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
-    ops::reduce::is_cut,
+    ops::letters::cuts,
 };
 
 /// A transform over several dims; of two, if its name says so.
@@ -74,7 +74,10 @@ impl Op for Many {
     fn decomposes(&self, operands: &[&Layout]) -> bool {
         let steps = self.steps(&Meta::of_layout(operands[0]));
         let dims = |steps: &Vec<(usize, _)>| steps.iter().map(|(dim, _)| *dim).collect::<Vec<_>>();
-        steps.is_ok_and(|steps| steps.len() > 1 && is_cut(operands[0], &dims(&steps)))
+        steps.is_ok_and(|steps| {
+            let dims = dims(&steps);
+            steps.len() > 1 && cuts(operands[0], |dim| dims.contains(&dim))
+        })
     }
 
     fn decompose(&self, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
@@ -87,7 +90,7 @@ impl Op for Many {
         };
         // Stable: in the order of the kernel, the last first.
         steps.reverse();
-        steps.sort_by_key(|(dim, _)| is_cut(layout, &[*dim]));
+        steps.sort_by_key(|(dim, _)| cuts(layout, |one| one == *dim));
         let direction = match self.kind {
             Kind::Forward | Kind::Real => Kind::Forward,
             Kind::Inverse | Kind::InverseReal => Kind::Inverse,

@@ -14,7 +14,10 @@ use crate::{
     dispatch::call_one,
     exchange::{Exchange, Run},
     op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
-    ops::reduce::{is_cut, letter, normal_dims, rule},
+    ops::{
+        letters::{cuts, letter, rule},
+        reduce::normal_dims,
+    },
     tensor::make_layout,
 };
 
@@ -35,7 +38,7 @@ impl Op for Shift {
         let dims = self.dims_of(&operands[0].shape)?;
         let name = |dim| letter(dim) + if dims.contains(&dim) { "!" } else { "" };
         let letters = (0..operands[0].n_dims()).map(name).collect::<Vec<_>>().join(" ");
-        rule(self.name(), &format!("{letters} -> {letters} | Moves"))
+        rule(self.name(), &format!("{letters} -> {letters} | Moves"), &[])
     }
 
     fn eval(&self, x: &[&Tensor], context: &LocalContext) -> Result<Outputs, LocalError> {
@@ -60,7 +63,7 @@ impl Op for Shift {
 
     fn decomposes(&self, operands: &[&Layout]) -> bool {
         let dims = self.dims_of(operands[0].global_shape());
-        dims.is_ok_and(|dims| is_cut(operands[0], &dims))
+        dims.is_ok_and(|dims| cuts(operands[0], |dim| dims.contains(&dim)))
     }
 
     /// One exchange, in which every rank receives what comes to lie in its part.

@@ -78,19 +78,17 @@ impl Line<'_> {
     pub(in crate::ops) fn gather(&self, own: &Tensor, counts: &[usize]) -> Result<Tensor> {
         let dtype = own.dtype();
         let n: usize = counts.iter().sum();
-        if counts.len() > 1 {
-            debug::sent(self.op, StepKind::AllGather, || {
-                let lines = self.mesh.size() / counts.len();
-                (n * (counts.len() - 1) * dtype.size() * lines) as u128
-            });
+        if counts.len() <= 1 {
+            return Ok(own.contiguous().reshape(&[n])?);
         }
+        let _sending = debug::sent(self.op, StepKind::AllGather, || {
+            let lines = self.mesh.size() / counts.len();
+            (n * (counts.len() - 1) * dtype.size() * lines) as u128
+        });
         if own.is_meta() {
             return Ok(Tensor::meta(&[n], dtype)?);
         }
         let own = own.contiguous();
-        if counts.len() <= 1 {
-            return Ok(own.reshape(&[n])?);
-        }
         let comm = || Error::comm(self.op);
         let group = self.mesh.group_of(self.op, self.axes)?.tag(self.op);
         Tensor::from_bytes_with(&[n], dtype, |bytes| {
@@ -114,7 +112,7 @@ impl Line<'_> {
             return Ok(own.clone());
         }
         let position = self.position(self.mesh.own_coord(self.op)?);
-        debug::sent(self.op, StepKind::Exchange, || {
+        let _sending = debug::sent(self.op, StepKind::Exchange, || {
             // What this rank receives from others, as if all received as much.
             ((n - recv_counts[position]) * dtype.size() * self.mesh.size()) as u128
         });

@@ -6,7 +6,10 @@ use crate::{
     DTensor, Result,
     dispatch::call_one,
     op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one},
-    ops::reduce::{is_cut, reduction_of_norms, root, rule},
+    ops::{
+        letters::{cuts, rule},
+        reduce::{reduction_of_norms, root},
+    },
 };
 
 /// The distances between all pairs of rows. Rows may be cut; along them, it is a norm.
@@ -36,7 +39,7 @@ impl Op for Cdist {
     fn decomposes(&self, operands: &[&Layout]) -> bool {
         let mut widths = operands.iter().map(|layout| (layout, layout.n_dims().saturating_sub(1)));
         reduction_of_norms(self.0.0).is_none()
-            && widths.any(|(layout, width)| is_cut(layout, &[width]))
+            && widths.any(|(layout, width)| cuts(layout, |dim| dim == width))
     }
 
     fn decompose(&self, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
@@ -61,7 +64,7 @@ impl Op for Powers {
 }
 
 fn letters(by: ReduceOp) -> Result<Rule> {
-    rule("cdist", &format!("... m d, ... n d -> ... m n @{by}"))
+    rule("cdist", &format!("... m d, ... n d -> ... m n @{by}"), &[])
 }
 
 impl DTensor {

@@ -15,7 +15,7 @@ use crate::{
         LocalContext, Meta, Number, Op, OpRecord, Sample,
         SampleValues::{Positive, Signed},
     },
-    ops::reduce::rule,
+    ops::letters::rule,
 };
 
 /// What is asked of matrices.
@@ -117,7 +117,7 @@ impl Question {
     pub(super) fn rule(&self, operands: &[Meta], more: &str, more_in_rows: &str) -> Result<Rule> {
         let (letters, rows) = self.letters(operands);
         let rows: String = rows.iter().map(|row| format!("; {row}{more_in_rows}")).collect();
-        rule(self.name(), &format!("{letters}{more}{rows}"))
+        rule(self.name(), &format!("{letters}{more}{rows}"), &[])
     }
 
     /// Dims that the first result has behind those of the batch.

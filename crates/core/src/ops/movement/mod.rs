@@ -19,12 +19,10 @@ mod triangle;
 mod turn;
 mod unfold;
 
-use dtensor_layout::{
-    Layout,
-    rule::{Law, Rule},
-};
+use dtensor_layout::Layout;
 
-use crate::{Error, Result, op::OpRecord};
+use super::letters::{letter, letters, rule};
+use crate::op::OpRecord;
 
 pub(super) const RECORDS: &[&[OpRecord]] = &[
     reshape::RECORDS,
@@ -41,27 +39,6 @@ pub(super) const RECORDS: &[&[OpRecord]] = &[
     triangle::RECORDS,
     meshgrid::RECORDS,
 ];
-
-/// The name of a dim in a rule: `a`, .., `z`, `a1`, ..
-fn letter(dim: usize) -> String {
-    let name = char::from(b'a' + (dim % 26) as u8);
-    match dim / 26 {
-        0 => name.to_string(),
-        number => format!("{name}{number}"),
-    }
-}
-
-/// The names of dims, one after the other; those that are `whole` are never cut.
-fn letters(dims: impl IntoIterator<Item = usize>, whole: impl Fn(usize) -> bool) -> Vec<String> {
-    let name = |dim| format!("{}{}", letter(dim), if whole(dim) { "!" } else { "" });
-    dims.into_iter().map(name).collect()
-}
-
-/// The rule that a text says.
-fn rule(op: &'static str, text: &str, laws: &[Law]) -> Result<Rule> {
-    let rule = text.parse().and_then(|rule: Rule| rule.with_laws(laws));
-    rule.map_err(Error::rule(op))
-}
 
 /// Whether an axis cuts a dim.
 fn cuts(layout: &Layout, dim: usize) -> bool {

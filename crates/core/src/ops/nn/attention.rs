@@ -13,7 +13,7 @@ pub use dtensor_local::nn::Attention;
 use super::steps::{cuts_whole_groups, letter, letters, rule};
 use crate::{
     DTensor, Result,
-    dispatch::{call, call_two},
+    dispatch::{call, call_three, call_two},
     op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, SampleValues, two},
 };
 
@@ -358,7 +358,7 @@ impl DTensor {
     ) -> Result<(DTensor, DTensor, DTensor)> {
         let op = AttendBackward(Settings::new(settings, masks));
         let operands = [self, keys, values, out, log_sums, grad].into_iter();
-        super::three(call(&op, &operands.chain(masks.operands()).collect::<Vec<_>>())?, &op)
+        call_three(&op, &operands.chain(masks.operands()).collect::<Vec<_>>())
     }
 }
 

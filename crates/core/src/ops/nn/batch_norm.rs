@@ -8,11 +8,11 @@ use dtensor_local::{LocalError, Tensor};
 
 use super::{
     moments::{Moments, Normalization},
-    steps::{Scaled, aligned, cuts, letter, letters, rule, settled, wide},
+    steps::{Scaled, aligned, cuts, letter, letters, rule, wide},
 };
 use crate::{
     DTensor, Error, Result,
-    dispatch::{call, call_one},
+    dispatch::{call_one, call_three},
     op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, SampleValues, one},
 };
 
@@ -108,7 +108,7 @@ impl Op for BatchNorm {
     }
 
     fn decompose(&self, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
-        let x = settled(self.name(), operands[0])?;
+        let x = operands[0].settled_as(self.name())?;
         let steps = in_steps(self.name(), x.shape(), self.eps);
         let moments = steps.moments(&x)?;
         let weight = self.weight.then(|| operands[1]);
@@ -182,7 +182,7 @@ impl Op for BatchNormBackward {
         let steps = in_steps(op, x.shape(), self.eps);
         let given = |stat: &DTensor| {
             let wide = Scaled { divisor: Number(1.0), dtype: wide(x.dtype()) };
-            let stat = call_one(&wide, &[&settled(op, stat)?])?;
+            let stat = call_one(&wide, &[&stat.settled_as(op)?])?;
             per_channel(op, &stat, Some(x.n_dims()))
         };
         let moments = Moments { mean: Some(given(operands[2])?), var: given(operands[3])? };
@@ -231,7 +231,7 @@ impl DTensor {
     ) -> Result<(DTensor, DTensor, DTensor)> {
         let op = BatchNorm { eps: Number(eps), weight: weight.is_some(), bias: bias.is_some() };
         let operands: Vec<&DTensor> = [self].into_iter().chain(weight).chain(bias).collect();
-        super::three(call(&op, &operands)?, &op)
+        call_three(&op, &operands)
     }
 
     /// As [`batch_norm`](DTensor::batch_norm), with a mean and a variance that are given (`[C]`, of any floating-point
@@ -303,7 +303,7 @@ fn backward(
 ) -> Result<(DTensor, DTensor, DTensor)> {
     let op = BatchNormBackward { eps: Number(eps), weight: weight.is_some(), eval };
     let operands: Vec<&DTensor> = [x, grad, mean, var].into_iter().chain(weight).collect();
-    super::three(call(&op, &operands)?, &op)
+    call_three(&op, &operands)
 }
 
 pub(super) const RECORDS: &[OpRecord] = &[

@@ -8,7 +8,7 @@ pub use dtensor_local::nn::Reduction;
 use super::{
     class_sums::{ClassSums, LossOfSums, Totals},
     loss_steps::{LossOfTotals, class_dim, sample_letters, sample_shape},
-    steps::{RowMax, cuts, letter, letters, placed, rule, settled},
+    steps::{RowMax, cuts, letter, letters, placed, rule},
 };
 use crate::{
     DTensor, Result,
@@ -119,11 +119,11 @@ impl Op for CrossEntropyLoss {
         let class = class_dim(logits.n_dims());
         let (loss, log_sums) = match cuts(logits.layout(), |dim| dim == class) {
             true => {
-                let largest = settled(op, &call_one(&RowMax { dim: class }, &[&logits])?)?;
+                let largest = call_one(&RowMax { dim: class }, &[&logits])?.settled_as(op)?;
                 let step = ClassSums(settings.clone());
                 let operands: Vec<&DTensor> =
                     [&logits, &largest, &targets].into_iter().chain(weight).collect();
-                let sums = settled(op, &call_one(&step, &operands)?)?;
+                let sums = call_one(&step, &operands)?.settled_as(op)?;
                 let n_classes = logits.shape()[class];
                 let step = LossOfSums { of: settings.clone(), n_classes, dtype: logits.dtype() };
                 let operands: Vec<&DTensor> =

@@ -8,11 +8,11 @@ use dtensor_local::{LocalError, Tensor};
 
 use super::{
     moments::Normalization,
-    steps::{aligned, cuts, cuts_whole_groups, letter, letters, rule, settled},
+    steps::{aligned, cuts, cuts_whole_groups, letter, letters, rule},
 };
 use crate::{
     DTensor, Result,
-    dispatch::{call, call_one},
+    dispatch::{call_one, call_three},
     op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one},
 };
 
@@ -116,7 +116,7 @@ impl Op for GroupNorm {
     }
 
     fn decompose(&self, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
-        let x = settled(self.name(), operands[0])?;
+        let x = operands[0].settled_as(self.name())?;
         let steps = self.norm.in_steps(self.name(), x.shape());
         let weight = self.norm.weight.then(|| operands[1]);
         let bias = self.bias.then(|| operands[operands.len() - 1]);
@@ -233,7 +233,7 @@ fn backward(
 ) -> Result<(DTensor, DTensor, DTensor)> {
     let operands: Vec<&DTensor> = [x, grad].into_iter().chain(weight).collect();
     let op = GroupNormBackward(Norm::new(groups, eps, weight.is_some()));
-    super::three(call(&op, &operands)?, &op)
+    call_three(&op, &operands)
 }
 
 pub(super) const RECORDS: &[OpRecord] = &[

@@ -9,11 +9,11 @@ use smallvec::SmallVec;
 
 use super::{
     moments::Normalization,
-    steps::{aligned, cuts, letters, rule, settled},
+    steps::{aligned, cuts, letters, rule},
 };
 use crate::{
     DTensor, Result,
-    dispatch::{call, call_one, call_two},
+    dispatch::{call_one, call_three, call_two},
     op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one},
 };
 
@@ -107,7 +107,7 @@ impl Op for LayerNorm {
     }
 
     fn decompose(&self, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
-        let x = settled(self.name(), operands[0])?;
+        let x = operands[0].settled_as(self.name())?;
         let steps = self.norm.in_steps(self.name(), x.n_dims());
         let weight = self.norm.weight.then(|| operands[1]);
         let bias = self.bias.then(|| operands[operands.len() - 1]);
@@ -191,7 +191,7 @@ impl DTensor {
     ) -> Result<(DTensor, DTensor, DTensor)> {
         let op = LayerNormBackward(Norm::new(true, normalized_shape, eps, weight.is_some()));
         let operands: SmallVec<[&DTensor; 3]> = [self, grad].into_iter().chain(weight).collect();
-        super::three(call(&op, &operands)?, &op)
+        call_three(&op, &operands)
     }
 
     /// Gradients of [`rms_norm`](DTensor::rms_norm) of `self` with respect to input and weight, given that of its

@@ -9,7 +9,7 @@ use dtensor_local::{LocalError, Tensor};
 use super::{
     classes::Picks,
     cross_entropy::Reduction,
-    steps::{letter, letters, rule, settled, wide, widened},
+    steps::{letter, letters, rule, wide, widened},
 };
 use crate::{
     DTensor, Result,
@@ -53,7 +53,7 @@ impl WeightTotal {
     ) -> Result<DTensor> {
         let operands: Vec<&DTensor> = [targets].into_iter().chain(weight).collect();
         let total = call_one(&WeightTotal { ignore_index, n_classes }, &operands)?;
-        call_one(&Divided, &[grad, &settled(op, &total)?])
+        call_one(&Divided, &[grad, &total.settled_as(op)?])
     }
 
     /// In `f64`, of the targets that are here.
@@ -124,7 +124,7 @@ impl LossOfTotals {
         dtype: DType,
     ) -> Result<DTensor> {
         let totals = match reduction {
-            Reduction::Mean => settled(op, totals)?,
+            Reduction::Mean => totals.settled_as(op)?,
             _ => totals.clone(),
         };
         call_one(&LossOfTotals { reduction, dtype }, &[&totals])

@@ -30,10 +30,7 @@ pub use interpolate::{Interpolate, InterpolateMode, InterpolateSize};
 pub use nll::NllLoss;
 pub use pooling::{AvgPool, MaxPool};
 
-use crate::{
-    DTensor, Error, Result,
-    op::{Op, OpRecord, Outputs},
-};
+use crate::op::OpRecord;
 
 pub(super) const RECORDS: &[&[OpRecord]] = &[
     softmax::RECORDS,
@@ -54,17 +51,3 @@ pub(super) const RECORDS: &[&[OpRecord]] = &[
     pooling::backward::RECORDS,
     interpolate::RECORDS,
 ];
-
-/// The results of an operation that has three.
-fn three(results: Outputs<DTensor>, op: &dyn Op) -> Result<(DTensor, DTensor, DTensor)> {
-    let n = results.len();
-    let mut results = results.into_iter();
-    match (results.next(), results.next(), results.next()) {
-        (Some(first), Some(second), Some(third)) => Ok((first, second, third)),
-        _ => Err(Error::Unsupported {
-            op: op.name(),
-            what: format!("it gave {n} results where 3 were expected").into(),
-            way_out: "please report this",
-        }),
-    }
-}

@@ -8,7 +8,7 @@ use dtensor_layout::{
 use dtensor_local::{LocalError, Tensor};
 use smallvec::SmallVec;
 
-use super::steps::{cuts_whole_groups, kept, letter, letters, placed, rule, settled, widened};
+use super::steps::{cuts_whole_groups, kept, letter, letters, placed, rule, widened};
 use crate::{
     DTensor, Result,
     dispatch::{call, call_one},
@@ -80,14 +80,14 @@ impl Normalization {
             [x, grad, &moments.var].into_iter().chain(&moments.mean).chain(weight).collect();
         let (of, weight) = (self.clone(), weight.is_some());
         let sums = call_one(&GradMoments { of: of.clone(), weight }, &operands)?;
-        let sums = settled(self.op, &self.grouped(&sums, 2)?)?;
+        let sums = self.grouped(&sums, 2)?.settled_as(self.op)?;
         let operands: Vec<&DTensor> = operands.iter().copied().chain([&sums]).collect();
         call(&NormGrads { of, weight }, &operands)
     }
 
     /// The mean of which the sums are given, per channel.
     fn mean_of(&self, sums: &DTensor) -> Result<DTensor> {
-        settled(self.op, &self.grouped(sums, 1)?)?.div(self.count as f64)
+        self.grouped(sums, 1)?.settled_as(self.op)?.div(self.count as f64)
     }
 
     /// What the channels of a group have together, instead of each. Sums of channels are gathered if a group is on

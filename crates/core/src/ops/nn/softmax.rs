@@ -6,7 +6,7 @@ use dtensor_layout::{
 };
 use dtensor_local::{LocalError, Tensor};
 
-use super::steps::{RowMax, aligned, cuts, kept, letters, rule, settled, widened};
+use super::steps::{RowMax, aligned, cuts, kept, letters, rule, widened};
 use crate::{
     DTensor, Result,
     dispatch::call_one,
@@ -49,9 +49,9 @@ impl Op for Softmax {
     fn decompose(&self, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
         let op = self.name();
         let dim = Meta::of_layout(operands[0].layout()).dim(op, self.dim)?;
-        let x = settled(op, operands[0])?;
-        let largest = settled(op, &call_one(&RowMax { dim }, &[&x])?)?;
-        let sums = settled(op, &call_one(&ExpSum { dim }, &[&x, &largest])?)?;
+        let x = operands[0].settled_as(op)?;
+        let largest = call_one(&RowMax { dim }, &[&x])?.settled_as(op)?;
+        let sums = call_one(&ExpSum { dim }, &[&x, &largest])?.settled_as(op)?;
         Ok([call_one(&SoftmaxOf { dim, log: self.log }, &[&x, &largest, &sums])?].into())
     }
 }
@@ -82,7 +82,7 @@ impl Op for SoftmaxBackward {
         let dim = Meta::of_layout(operands[0].layout()).dim(op, self.dim)?;
         let [y, grad] = aligned(op, [operands[0], operands[1]])?;
         let log = self.log;
-        let sums = settled(op, &call_one(&GradSum { dim, log }, &[&y, &grad])?)?;
+        let sums = call_one(&GradSum { dim, log }, &[&y, &grad])?.settled_as(op)?;
         Ok([call_one(&GradOf { dim, log }, &[&y, &grad, &sums])?].into())
     }
 }

@@ -9,18 +9,11 @@ use dtensor_layout::{
 use dtensor_local::{LocalError, Tensor};
 use smallvec::SmallVec;
 
+pub(super) use crate::ops::letters::{cuts, letter, rule};
 use crate::{
     DTensor, Error, Result,
     op::{LocalContext, Meta, Number, Op, Outputs, one},
 };
-
-/// Whether an axis of more than one rank cuts one of these dims.
-pub(super) fn cuts(layout: &Layout, dims: impl Fn(usize) -> bool) -> bool {
-    let mut axes = layout.placements().iter().enumerate();
-    axes.any(|(axis, placement)| {
-        layout.mesh().axis_size(axis) > 1 && placement.shard_dim().is_some_and(&dims)
-    })
-}
 
 /// Whether no axis that cuts a dim cuts one of the groups of equal size that it consists of.
 pub(super) fn cuts_whole_groups(layout: &Layout, dim: usize, groups: usize) -> bool {
@@ -31,18 +24,6 @@ pub(super) fn cuts_whole_groups(layout: &Layout, dim: usize, groups: usize) -> b
     let per_group = size / groups.max(1);
     let chunks_fit = size.div_ceil(n) == groups.div_ceil(n) * per_group;
     groups.is_multiple_of(n) || sizes.len() == 1 && chunks_fit
-}
-
-/// The same value with no reduction pending, in the name of an operation.
-pub(super) fn settled(op: &'static str, x: &DTensor) -> Result<DTensor> {
-    if !x.layout().is_partial() {
-        return Ok(x.clone());
-    }
-    let settle = |placement: &Placement| match placement.reduce_op() {
-        Some(_) => Placement::Replicate,
-        None => *placement,
-    };
-    placed(op, x, &x.placements().iter().map(settle).collect::<Vec<_>>())
 }
 
 /// The same value with these placements, in the name of an operation.
@@ -77,21 +58,9 @@ pub(super) fn aligned<const N: usize>(
     Ok(out)
 }
 
-/// A rule that was put together as text.
-pub(super) fn rule(op: &'static str, text: &str, laws: &[Law]) -> Result<Rule> {
-    text.parse().and_then(|rule: Rule| rule.with_laws(laws)).map_err(Error::rule(op))
-}
-
-/// The letter of a dim.
-pub(super) fn letter(dim: usize) -> String {
-    let name = char::from(b'a' + (dim % 26) as u8);
-    if dim < 26 { name.to_string() } else { format!("{name}{}", dim / 26) }
-}
-
 /// Letters of dims, of which some are never cut: `a b! c`.
 pub(super) fn letters(dims: Range<usize>, is_whole: impl Fn(usize) -> bool) -> String {
-    let one = |dim| letter(dim) + if is_whole(dim) { "!" } else { "" };
-    dims.map(one).collect::<Vec<_>>().join(" ")
+    crate::ops::letters::letters(dims, is_whole).join(" ")
 }
 
 /// Letters of dims, of which some are reduced and kept with size 1: `a 1 c`.

@@ -7,7 +7,7 @@ use dtensor_local::{LocalError, Tensor, Unique};
 
 use crate::{
     DTensor, Error, Result,
-    dispatch::call,
+    dispatch::call_three,
     op::{
         LocalContext, Meta, Op, OpRecord, Outputs, Sample,
         SampleValues::{Index, Integer},
@@ -199,30 +199,18 @@ impl DTensor {
     ///
     /// Every rank has all values of the result: what the ranks find in their parts is gathered.
     pub fn unique(&self) -> Result<(DTensor, DTensor, DTensor)> {
-        three(&Of::All, self)
+        call_three(&Of::All, &[self])
     }
 
     /// As [`unique`](DTensor::unique), but only equal neighbours become one, and their order stays.
     pub fn unique_consecutive(&self) -> Result<(DTensor, DTensor, DTensor)> {
-        three(&Of::Neighbours, self)
+        call_three(&Of::Neighbours, &[self])
     }
 
     /// As [`unique`](DTensor::unique), of slices along a dim, sorted by their values in order. A NaN equals
     /// itself here. What is cut along another dim is cut along this one before.
     pub fn unique_dim(&self, dim: isize) -> Result<(DTensor, DTensor, DTensor)> {
-        three(&Of::Slices(dim), self)
-    }
-}
-
-fn three(op: &Of, x: &DTensor) -> Result<(DTensor, DTensor, DTensor)> {
-    let mut results = call(op, &[x])?;
-    match (results.pop(), results.pop(), results.pop()) {
-        (Some(counts), Some(inverse), Some(values)) => Ok((values, inverse, counts)),
-        _ => Err(Error::Unsupported {
-            op: op.name(),
-            what: "it gave fewer than three results".into(),
-            way_out: "please report this",
-        }),
+        call_three(&Of::Slices(dim), &[self])
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     DTensor, Error, Result,
     dispatch::call_one,
     op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one},
-    ops::reduce::rule,
+    ops::letters::rule,
 };
 
 /// `beta * c + alpha * (a b)`.
@@ -38,7 +38,7 @@ impl Op for Addmm {
         let letters = letters.collect::<Vec<_>>().join(" ");
         let letters = format!("{letters}, m k, k n -> m n");
         if !self.beta.0.is_finite() || !self.alpha.0.is_finite() {
-            return rule("addmm", &letters);
+            return rule("addmm", &letters, &[]);
         }
         // Linear in what is added together with a factor; if it is pending, every rank adds its own.
         let rows = "P(sum) P(sum) R -> P(sum); P(sum) R P(sum) -> P(sum); \
@@ -50,7 +50,7 @@ impl Op for Addmm {
             // Integers wrap around.
             false => &[Affine],
         };
-        let rule = rule("addmm", &format!("{letters}; {rows}"))?;
+        let rule = rule("addmm", &format!("{letters}; {rows}"), &[])?;
         rule.with_laws(laws).map_err(Error::rule("addmm"))
     }
 

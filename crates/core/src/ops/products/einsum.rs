@@ -7,7 +7,7 @@ use crate::{
     DTensor, Result,
     dispatch::call_one,
     op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
-    ops::reduce::{letter, rule},
+    ops::letters::{letter, rule},
 };
 
 /// The sum of products that an equation of letters describes. Its letters are those of its rule.
@@ -27,7 +27,7 @@ impl Op for Einsum {
     }
 
     fn rule(&self, operands: &[Meta]) -> Result<Rule> {
-        rule("einsum", &rule_text(&self.0, operands))
+        rule("einsum", &rule_text(&self.0, operands), &[])
     }
 
     fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {

@@ -5,7 +5,7 @@ use crate::{
     DTensor, Result,
     dispatch::call_one,
     op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
-    ops::reduce::{letter, rule},
+    ops::letters::{letter, rule},
 };
 
 /// The Kronecker product: every dim of the result is made of one of each operand, the first's outside.
@@ -33,7 +33,7 @@ impl Op for Kron {
             right.extend(has(&operands[1]).then_some(b));
         }
         let [left, right, result] = [left, right, result].map(|dims| dims.join(" "));
-        rule("kron", &format!("{left}, {right} -> {result} | Multilinear, Joint(product)"))
+        rule("kron", &format!("{left}, {right} -> {result} | Multilinear, Joint(product)"), &[])
     }
 
     fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {

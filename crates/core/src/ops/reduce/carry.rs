@@ -4,8 +4,7 @@
 use dtensor_layout::{DType, Layout, Placement};
 use dtensor_local::Tensor;
 
-use super::over::is_cut;
-use crate::{DTensor, DeviceMesh, Error, Result, exchange::members, op::Meta};
+use crate::{DTensor, DeviceMesh, Error, Result, exchange::members, op::Meta, ops::letters::cuts};
 
 /// A tensor whose parts are to be scanned along a dim.
 pub(super) struct Scan {
@@ -19,7 +18,7 @@ pub(super) struct Scan {
 /// Whether a scan along this dim needs to know of other ranks.
 pub(super) fn needs_carry(op: &'static str, layout: &Layout, dim: isize) -> bool {
     let dim = Meta::of_layout(layout).dim(op, dim);
-    dim.is_ok_and(|dim| is_cut(layout, &[dim]))
+    dim.is_ok_and(|dim| cuts(layout, |one| one == dim))
 }
 
 impl Scan {

@@ -14,7 +14,7 @@ mod scan_extremes;
 use crate::op::OpRecord;
 
 pub(super) use norm::{reduction_of_norms, root};
-pub(super) use over::{is_cut, letter, normal_dims, rule};
+pub(super) use over::normal_dims;
 
 pub(super) const RECORDS: &[&[OpRecord]] = &[
     folds::RECORDS,

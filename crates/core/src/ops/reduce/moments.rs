@@ -8,14 +8,12 @@ use dtensor_layout::{DType, Layout, rule::Rule};
 use dtensor_local::{LocalError, Tensor};
 use smallvec::smallvec;
 
-use super::{
-    mean::pending_mean,
-    over::{Over, rule},
-};
+use super::{mean::pending_mean, over::Over};
 use crate::{
     DTensor, Result,
     dispatch::call_one,
     op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    ops::letters::{letter, rule},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,9 +91,9 @@ impl Op for Deviations {
     fn rule(&self, operands: &[Meta]) -> Result<Rule> {
         let letters = self.0.letters("var", &operands[0], "")?;
         // A letter that no dim has: there are as many as dims.
-        let new = super::over::letter(operands[0].n_dims());
+        let new = letter(operands[0].n_dims());
         let result = &letters.result;
-        rule("var", &format!("{}, {result} -> {new}! {result}", letters.operand))
+        rule("var", &format!("{}, {result} -> {new}! {result}", letters.operand), &[])
     }
 
     fn eval(&self, x: &[&Tensor], context: &LocalContext) -> Result<Outputs, LocalError> {

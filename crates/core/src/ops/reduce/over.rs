@@ -1,12 +1,13 @@
 //! Which dims are reduced, and the letters of rules that follow from that.
 
 use dtensor_layout::{Layout, ReduceOp, rule::Rule};
-use dtensor_local::{LocalError, Tensor};
+use dtensor_local::{LocalError, Tensor, normal_dim};
 use smallvec::SmallVec;
 
 use crate::{
-    Error, Result,
+    Result,
     op::{LocalContext, Meta},
+    ops::letters::{cuts, letter, rule},
 };
 
 /// Which dims a reduction is over: all if the list is empty, as in the local kernels.
@@ -44,13 +45,13 @@ impl Over {
     /// The rule of a reduction whose parts are reduced by `by`: with letters alone, without laws.
     pub(super) fn rule(&self, op: &'static str, operand: &Meta, by: ReduceOp) -> Result<Rule> {
         let letters = self.letters(op, operand, "")?;
-        rule(op, &format!("{} -> {} @{by}", letters.operand, letters.result))
+        rule(op, &format!("{} -> {} @{by}", letters.operand, letters.result), &[])
     }
 
     /// The rule of a reduction that needs its dims whole.
     pub(super) fn rule_of_whole_dims(&self, op: &'static str, operand: &Meta) -> Result<Rule> {
         let letters = self.letters(op, operand, "!")?;
-        rule(op, &format!("{} -> {}", letters.operand, letters.result))
+        rule(op, &format!("{} -> {}", letters.operand, letters.result), &[])
     }
 
     /// One letter per dim; the reduced ones are marked.
@@ -70,7 +71,8 @@ impl Over {
 
     /// Whether a reduced dim is cut, so that no rank has all that it needs.
     pub(super) fn is_cut(&self, op: &'static str, layout: &Layout) -> bool {
-        self.dims_of(op, layout.global_shape()).is_ok_and(|dims| is_cut(layout, &dims))
+        self.dims_of(op, layout.global_shape())
+            .is_ok_and(|dims| cuts(layout, |dim| dims.contains(&dim)))
     }
 
     /// How many elements become one: those that the rank holds, and in all.
@@ -116,33 +118,5 @@ pub(in crate::ops) fn normal_dims(
     dims: &[isize],
     shape: &[usize],
 ) -> Result<Vec<usize>, LocalError> {
-    let normal = |dim: &isize| {
-        let counted = if *dim < 0 { dim.checked_add_unsigned(shape.len()) } else { Some(*dim) };
-        let found =
-            counted.and_then(|dim| usize::try_from(dim).ok()).filter(|dim| *dim < shape.len());
-        found.ok_or_else(|| LocalError::DimOutOfRange { op, dim: *dim, shape: shape.to_vec() })
-    };
-    dims.iter().map(normal).collect()
-}
-
-/// Whether one of the dims is cut into more than one part.
-pub(in crate::ops) fn is_cut(layout: &Layout, dims: &[usize]) -> bool {
-    layout.placements().iter().enumerate().any(|(axis, placement)| {
-        placement.shard_dim().is_some_and(|dim| dims.contains(&dim))
-            && layout.mesh().axis_size(axis) > 1
-    })
-}
-
-/// The letters of rules, in order, without end.
-pub(in crate::ops) fn letter(number: usize) -> String {
-    let letter = char::from(b'a' + (number % 26) as u8);
-    match number / 26 {
-        0 => letter.to_string(),
-        round => format!("{letter}{round}"),
-    }
-}
-
-/// A rule that was put together.
-pub(in crate::ops) fn rule(op: &'static str, text: &str) -> Result<Rule> {
-    text.parse().map_err(Error::rule(op))
+    dims.iter().map(|dim| normal_dim(op, *dim, shape)).collect()
 }

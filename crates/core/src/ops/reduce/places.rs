@@ -8,7 +8,7 @@ use dtensor_layout::{DType, Intervals, Layout, rule::Rule};
 use dtensor_local::{LocalError, Tensor};
 use smallvec::smallvec;
 
-use super::over::{Over, rule};
+use super::over::Over;
 use crate::{
     DTensor, Result,
     dispatch::{call_one, call_two},
@@ -17,6 +17,7 @@ use crate::{
         SampleValues::{Index, Signed},
         one, two,
     },
+    ops::letters::rule,
 };
 
 /// Beyond all places.
@@ -59,7 +60,7 @@ impl Op for Extreme {
     fn rule(&self, operands: &[Meta]) -> Result<Rule> {
         let letters = self.place().over().letters(self.name(), &operands[0], "!")?;
         let result = &letters.result;
-        rule(self.name(), &format!("{} -> {result}, {result}", letters.operand))
+        rule(self.name(), &format!("{} -> {result}, {result}", letters.operand), &[])
     }
 
     fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
@@ -140,7 +141,7 @@ impl Op for FirstPlace {
     fn rule(&self, operands: &[Meta]) -> Result<Rule> {
         let letters = self.0.over().letters(self.name(), &operands[0], "")?;
         let result = &letters.result;
-        rule(self.name(), &format!("{}, {result} -> {result} @min", letters.operand))
+        rule(self.name(), &format!("{}, {result} -> {result} @min", letters.operand), &[])
     }
 
     fn eval(&self, x: &[&Tensor], context: &LocalContext) -> Result<Outputs, LocalError> {

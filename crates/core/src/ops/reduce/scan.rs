@@ -12,12 +12,13 @@ use smallvec::smallvec;
 
 use super::{
     carry::{Scan, needs_carry},
-    over::{Over, rule},
+    over::Over,
 };
 use crate::{
     DTensor, Error, Result,
     dispatch::call_one,
     op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    ops::letters::rule,
 };
 
 /// Rows `Type method [laws] [reductions that may stay pending] fold |carry, part| join;`: the fold of the
@@ -109,7 +110,7 @@ pub(super) fn scan_rule(
 ) -> Result<Rule> {
     let letters = Over::new(&[dim], false).letters(op, operand, "!")?.operand;
     let results = vec![letters.as_str(); n_results].join(", ");
-    let rule = rule(op, &format!("{letters} -> {results}"))?;
+    let rule = rule(op, &format!("{letters} -> {results}"), &[])?;
     rule.with_laws(laws).map_err(Error::rule(op))
 }
 

@@ -13,7 +13,7 @@ use crate::{
     op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one, two},
     ops::nn::{
         moments::Sums,
-        steps::{Scaled, Sizes, cuts, each, rule, settled},
+        steps::{Scaled, Sizes, cuts, each, rule},
     },
 };
 
@@ -64,7 +64,7 @@ impl Op for AdaptiveAvg {
     }
 
     fn decompose(&self, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
-        let x = settled(self.name(), operands[0])?;
+        let x = operands[0].settled_as(self.name())?;
         let over = self.summed(x.layout()).unwrap_or_default();
         let count: f64 = over.iter().map(|dim| x.shape()[*dim] as f64).product();
         let sums = call_one(&Sums { over: over.into(), squared: false }, &[&x])?;
