@@ -164,6 +164,23 @@ pub enum Error {
         /// What to do instead.
         way_out: &'static str,
     },
+    /// A walk through an operation that gradients do not pass.
+    #[error(
+        "{op}: it has no gradient; detach its operand, or give an operation of your own one with \
+         Op::keeps and Op::gradient"
+    )]
+    NoGradient {
+        /// The operation.
+        op: &'static str,
+    },
+    /// A second walk through a graph that the first has freed.
+    #[error(
+        "{op}: a walk has been here and freed what it kept; walk with retain_graph to come again"
+    )]
+    GraphFreed {
+        /// The operation.
+        op: &'static str,
+    },
     /// The world: ranks that disagree or are gone.
     #[error("{op}: {source}")]
     Comm {

@@ -43,6 +43,7 @@
 
 #![forbid(unsafe_code)]
 
+mod autograd;
 mod debug;
 mod dispatch;
 mod error;
@@ -61,9 +62,12 @@ mod redistribute;
 mod scope;
 mod tensor;
 
+pub use autograd::{
+    BackwardOptions, Gradients, Keeper, checkpoint, enable_grad, grad, is_grad_enabled, no_grad,
+};
 pub use debug::{
-    AxisRows, CommDebug, CommEvent, Explanation, RowCost, explain, explain_calls,
-    visualize_sharding, visualize_sharding_svg,
+    AxisRows, CommDebug, CommEvent, Explanation, Phase, RowCost, explain, explain_calls,
+    module_scope, visualize_sharding, visualize_sharding_svg,
 };
 pub use dispatch::{CacheStats, RuleReplacement, cache_stats, call, clear_cache, replace_rule};
 pub use dtensor_comm::{CommError, Group, RunError, Runner, World, WorldKind, run};

@@ -84,7 +84,7 @@ pub(crate) fn check_implicit(
 }
 
 /// With another value in a cell; afterwards, also after a panic, the one from before.
-fn with<T: Copy, U>(
+pub(crate) fn with<T: Copy, U>(
     cell: &'static std::thread::LocalKey<Cell<T>>,
     value: T,
     body: impl FnOnce() -> U,

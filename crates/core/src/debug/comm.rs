@@ -4,11 +4,13 @@ use std::{
     cell::RefCell,
     collections::BTreeMap,
     fmt,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use dtensor_layout::plan::StepKind;
 
+use super::module::{Phase, module, phase};
 use crate::{op::Op, redistribute::Hop};
 
 /// One step of a redistribution that communicated.
@@ -16,6 +18,10 @@ use crate::{op::Op, redistribute::Hop};
 pub struct CommEvent {
     /// The operation that needed it.
     pub op: &'static str,
+    /// The module that was running, or whose gradients were computed.
+    pub module: Option<Arc<str>>,
+    /// Whether values or gradients were computed.
+    pub phase: Phase,
     /// What was called.
     pub kind: StepKind,
     /// Bytes that crossed from one rank to another, over all ranks.
@@ -150,7 +156,15 @@ pub(crate) fn sent(
     let positions = LISTENERS.with_borrow_mut(|listeners| {
         let begin = |listener: &mut Listener| {
             let (at, took) = (listener.began.elapsed(), Duration::ZERO);
-            listener.debug.events.push(CommEvent { op, kind, bytes, at, took });
+            listener.debug.events.push(CommEvent {
+                op,
+                module: module(),
+                phase: phase(),
+                kind,
+                bytes,
+                at,
+                took,
+            });
             listener.debug.events.len() - 1
         };
         listeners.iter_mut().map(begin).collect()

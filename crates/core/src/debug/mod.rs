@@ -2,6 +2,7 @@
 
 mod comm;
 mod explain;
+mod module;
 mod trace;
 mod visualize;
 
@@ -10,6 +11,8 @@ use std::cell::Cell;
 pub use comm::{CommDebug, CommEvent};
 pub(crate) use comm::{saw, sent};
 pub use explain::{AxisRows, Explanation, RowCost, explain, explain_calls};
+pub use module::{Phase, module_scope};
+pub(crate) use module::{in_backward, in_module, module};
 pub use visualize::{visualize_sharding, visualize_sharding_svg};
 
 use crate::{DTensor, op::Op};

@@ -14,12 +14,15 @@ impl CommDebug {
             let _ = write!(text, "{comma}{}:{times}", quoted(op));
         }
         text.push_str("},\"events\":[");
-        for (number, CommEvent { op, kind, bytes, at, took }) in self.events.iter().enumerate() {
+        for (number, CommEvent { op, module, phase, kind, bytes, at, took }) in
+            self.events.iter().enumerate()
+        {
             let comma = if number == 0 { "" } else { "," };
             let (op, at, took) = (quoted(op), at.as_secs_f64() * 1e6, took.as_secs_f64() * 1e6);
+            let module = module.as_ref().map_or_else(|| "null".into(), |module| quoted(module));
             let _ = write!(
                 text,
-                "{comma}{{\"op\":{op},\"call\":\"{kind}\",\"bytes\":{bytes},\"at_us\":{at:.3},\
+                "{comma}{{\"op\":{op},\"module\":{module},\"phase\":\"{phase}\",\"call\":\"{kind}\",\"bytes\":{bytes},\"at_us\":{at:.3},\
                  \"took_us\":{took:.3}}}"
             );
         }
@@ -34,12 +37,14 @@ impl CommDebug {
             "{{\"traceEvents\":[{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{rank},\
              \"args\":{{\"name\":\"rank {rank}\"}}}}"
         );
-        for CommEvent { op, kind, bytes, at, took } in &self.events {
+        for CommEvent { op, module, phase, kind, bytes, at, took } in &self.events {
             let (op, at, took) = (quoted(op), at.as_secs_f64() * 1e6, took.as_secs_f64() * 1e6);
+            let module = module.as_ref().map_or_else(|| "null".into(), |module| quoted(module));
             let _ = write!(
                 text,
                 ",{{\"name\":\"{kind}\",\"cat\":{op},\"ph\":\"X\",\"ts\":{at:.3},\"dur\":{took:.3},\
-                 \"pid\":{rank},\"tid\":0,\"args\":{{\"op\":{op},\"bytes\":{bytes}}}}}"
+                 \"pid\":{rank},\"tid\":0,\"args\":{{\"op\":{op},\"module\":{module},\
+                 \"phase\":\"{phase}\",\"bytes\":{bytes}}}}}"
             );
         }
         text.push_str("]}");

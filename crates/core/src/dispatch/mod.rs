@@ -14,7 +14,7 @@ use std::rc::Rc;
 use dtensor_layout::Layout;
 
 use crate::{
-    DTensor, DeviceMesh, Error, Result, debug,
+    DTensor, DeviceMesh, Error, Result, autograd, debug,
     op::{Op, Outputs},
     redistribute::Route,
 };
@@ -30,7 +30,10 @@ pub(crate) use decision::Decision;
 pub fn call(op: &dyn Op, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
     debug::called(op, operands);
     let decision = decide(op, operands)?;
-    decision.run(op, operands)
+    match autograd::is_recorded(operands) {
+        false => decision.run(op, operands),
+        true => autograd::recorded(op, operands, || decision.run(op, operands)),
+    }
 }
 
 /// As [`call`], for operations of one result.

@@ -21,6 +21,7 @@ pub use context::LocalContext;
 pub use key::{KeyHasher, OpKey};
 pub use record::{OpRecord, Sample, SampleOperand, SampleValues};
 
+pub use crate::autograd::{Backward, Grads, Keep};
 use crate::{DTensor, Error, Result};
 
 /// The results of an operation; most have one.
@@ -106,9 +107,16 @@ pub trait Op: OpKey + fmt::Debug + Send + Sync + RefUnwindSafe + 'static {
         })
     }
 
-    /// Whether gradients pass through it.
-    fn has_gradient(&self) -> bool {
-        false
+    /// What its [`gradient`](Op::gradient) needs of operands and results; `None` if no gradient passes through it.
+    fn keeps(&self) -> Option<Keep> {
+        None
+    }
+
+    /// The gradients of the operands, from those of the results and what was kept. Written with operations on
+    /// [`DTensor`], so their layouts follow.
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let _ = backward;
+        Err(Error::NoGradient { op: self.name() })
     }
 
     /// Whether the kernel asks its context for offsets. Then dims are cut in plain order, so that every

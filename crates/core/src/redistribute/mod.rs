@@ -1,5 +1,6 @@
 //! From one layout to another.
 
+mod gradient;
 mod parts;
 mod pending;
 mod route;
@@ -9,11 +10,12 @@ use std::rc::Rc;
 
 use dtensor_layout::{DType, Layout, Placement};
 
+use gradient::moved;
 pub(crate) use parts::{Parts, view};
 pub use pending::PendingDTensor;
 pub(crate) use route::{Hop, Route};
 
-use crate::{DTensor, DeviceMesh, Error, Result, dispatch};
+use crate::{DTensor, DeviceMesh, Error, Result, dispatch, no_grad};
 
 /// How [`DTensor::redistribute_with`] goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,6 +24,8 @@ pub struct RedistributeOptions {
     /// What is sent, and what the result has, if not the tensor's own dtype. Contributions to a pending
     /// reduction are cast before they are reduced: fewer bytes, and rounded.
     pub forward_dtype: Option<DType>,
+    /// The same for the gradient on its way back, which is then cast to the dtype of the tensor.
+    pub backward_dtype: Option<DType>,
 }
 
 impl RedistributeOptions {
@@ -29,6 +33,13 @@ impl RedistributeOptions {
     #[must_use]
     pub fn forward_dtype(mut self, dtype: DType) -> RedistributeOptions {
         self.forward_dtype = Some(dtype);
+        self
+    }
+
+    /// With what is sent of the gradient in another dtype.
+    #[must_use]
+    pub fn backward_dtype(mut self, dtype: DType) -> RedistributeOptions {
+        self.backward_dtype = Some(dtype);
         self
     }
 }
@@ -62,13 +73,18 @@ impl DTensor {
         placements: &[Placement],
         options: &RedistributeOptions,
     ) -> Result<DTensor> {
+        const OP: &str = "redistribute";
         let dtype = options.forward_dtype.unwrap_or(self.dtype());
-        if dtype == self.dtype() {
-            return self.redistribute(placements);
-        }
-        let layout = self.layout().with_dtype(dtype).map_err(Error::layout("redistribute"))?;
-        let local = self.local().to_dtype(dtype)?;
-        DTensor::from_parts(local, layout, self.mesh().clone()).redistribute(placements)
+        let layout = self.layout().with_dtype(dtype).map_err(Error::layout(OP))?;
+        let to = layout.with_placements(placements).map_err(Error::layout(OP))?;
+        let cast = match dtype == self.dtype() {
+            true => self.clone(),
+            false => {
+                DTensor::from_parts(self.local().to_dtype(dtype)?, layout, self.mesh().clone())
+            }
+        };
+        let there = no_grad(|| cast.redistribute_as(OP, &to))?;
+        Ok(moved(OP, self, there, options.backward_dtype))
     }
 
     /// The same tensor in another layout of the same mesh, shape and dtype.
@@ -95,7 +111,7 @@ impl DTensor {
         }
         let route = dispatch::route(OP, (self.layout(), self.mesh()), (&to, mesh))?;
         let local = route.run(OP, self.local())?;
-        Ok(DTensor::from_parts(local, to, mesh.clone()))
+        Ok(moved(OP, self, DTensor::from_parts(local, to, mesh.clone()), None))
     }
 
     pub(crate) fn redistribute_as(&self, op: &'static str, to: &Layout) -> Result<DTensor> {
@@ -108,6 +124,6 @@ impl DTensor {
         // A part of a copy would keep all of the copy in memory.
         let is_part = local.numel() < self.local().numel() && route.ends_in_a_view();
         let local = if is_part { local.copied() } else { local };
-        Ok(DTensor::from_parts(local, to.clone(), self.mesh().clone()))
+        Ok(moved(op, self, DTensor::from_parts(local, to.clone(), self.mesh().clone()), None))
     }
 }

@@ -3,11 +3,15 @@
 use std::rc::Rc;
 
 use dtensor_comm::Pending;
-use dtensor_layout::{Layout, Placement};
+use dtensor_layout::{DType, Layout, Placement};
 use dtensor_local::{RecvTensor, SendTensor, Tensor};
 
-use super::route::{Hop, Route, Work};
-use crate::{DTensor, DeviceMesh, Error, Result, debug, dispatch};
+use super::{
+    RedistributeOptions,
+    gradient::moved,
+    route::{Hop, Route, Work},
+};
+use crate::{DTensor, Error, Result, debug, dispatch};
 
 /// A tensor that is on its way to another layout. [`wait`](PendingDTensor::wait) gives it.
 ///
@@ -22,7 +26,9 @@ pub struct PendingDTensor {
     n_begun: usize,
     state: State,
     to: Layout,
-    mesh: DeviceMesh,
+    /// Gradients go back to it.
+    from: DTensor,
+    backward_dtype: Option<DType>,
 }
 
 #[derive(Debug)]
@@ -50,23 +56,45 @@ impl DTensor {
     /// # Ok::<(), dtensor::RunError>(())
     /// ```
     pub fn start_redistribute(&self, placements: &[Placement]) -> Result<PendingDTensor> {
+        self.start_redistribute_with(placements, &RedistributeOptions::default())
+    }
+
+    /// As [`start_redistribute`](DTensor::start_redistribute), with options.
+    pub fn start_redistribute_with(
+        &self,
+        placements: &[Placement],
+        options: &RedistributeOptions,
+    ) -> Result<PendingDTensor> {
         const OP: &str = "redistribute";
-        let to = self.layout().with_placements(placements).map_err(Error::layout(OP))?;
-        let mesh = self.mesh();
-        let route = dispatch::route(OP, (self.layout(), mesh), (&to, mesh))?;
-        let mut local = self.local().clone();
+        let dtype = options.forward_dtype.unwrap_or(self.dtype());
+        let layout = self.layout().with_dtype(dtype).map_err(Error::layout(OP))?;
+        let to = layout.with_placements(placements).map_err(Error::layout(OP))?;
+        let (mesh, backward_dtype) = (self.mesh(), options.backward_dtype);
+        let route = dispatch::route(OP, (&layout, mesh), (&to, mesh))?;
+        let mut local = match dtype == self.dtype() {
+            true => self.local().clone(),
+            false => self.local().to_dtype(dtype)?,
+        };
         for (number, hop) in route.hops.iter().enumerate() {
             if let Some(pending) = hop.start(OP, &local)? {
                 let state = State::UnderWay(pending);
-                let mesh = mesh.clone();
-                return Ok(PendingDTensor { op: OP, route, n_begun: number + 1, state, to, mesh });
+                let (n_begun, from) = (number + 1, self.clone());
+                return Ok(PendingDTensor {
+                    op: OP,
+                    route,
+                    n_begun,
+                    state,
+                    to,
+                    from,
+                    backward_dtype,
+                });
             }
             let _sending = debug::saw(OP, hop);
             local = hop.run(OP, &local)?;
         }
         let n_begun = route.hops.len();
-        let (state, mesh) = (State::Here(local), mesh.clone());
-        Ok(PendingDTensor { op: OP, route, n_begun, state, to, mesh })
+        let (state, from) = (State::Here(local), self.clone());
+        Ok(PendingDTensor { op: OP, route, n_begun, state, to, from, backward_dtype })
     }
 }
 
@@ -87,7 +115,7 @@ impl PendingDTensor {
 
     /// The tensor in its new layout.
     pub fn wait(self) -> Result<DTensor> {
-        let PendingDTensor { op, route, n_begun, state, to, mesh } = self;
+        let PendingDTensor { op, route, n_begun, state, to, from, backward_dtype } = self;
         let mut local = match state {
             State::Here(local) => local,
             State::UnderWay(pending) => {
@@ -99,7 +127,8 @@ impl PendingDTensor {
             let _sending = debug::saw(op, hop);
             local = hop.run(op, &local)?;
         }
-        Ok(DTensor::from_parts(local, to, mesh))
+        let there = DTensor::from_parts(local, to, from.mesh().clone());
+        Ok(moved(op, &from, there, backward_dtype))
     }
 }
 

@@ -10,7 +10,10 @@ use std::sync::Arc;
 use dtensor_layout::{DType, Layout, Placement};
 use dtensor_local::Tensor;
 
-use crate::DeviceMesh;
+use crate::{
+    DeviceMesh,
+    autograd::{Edge, Keeper},
+};
 
 pub use construct::{LocalOptions, distribute_tensor, distribute_tensor_from};
 pub(crate) use factories::{Part, make_layout};
@@ -33,6 +36,10 @@ struct Inner {
     local: Tensor,
     layout: Layout,
     mesh: DeviceMesh,
+    /// Where its gradient goes, if it has one.
+    edge: Option<Edge>,
+    /// Where it is had from again, if it is not to be kept for a gradient.
+    keeper: Option<Arc<dyn Keeper>>,
 }
 
 impl DTensor {
@@ -46,7 +53,7 @@ impl DTensor {
         );
         debug_assert_eq!(local.dtype(), layout.dtype());
         debug_assert!(layout.mesh() == mesh.mesh());
-        DTensor(Arc::new(Inner { local, layout, mesh }))
+        DTensor(Arc::new(Inner { local, layout, mesh, edge: None, keeper: None }))
     }
 
     /// Size of every dim of the whole tensor.
@@ -98,5 +105,48 @@ impl DTensor {
     #[inline]
     pub(crate) fn local(&self) -> &Tensor {
         &self.0.local
+    }
+
+    /// Where it was computed, if that is remembered.
+    #[inline]
+    pub(crate) fn edge(&self) -> Option<&Edge> {
+        self.0.edge.as_ref()
+    }
+
+    pub(crate) fn keeper(&self) -> Option<&Arc<dyn Keeper>> {
+        self.0.keeper.as_ref()
+    }
+
+    /// As the result of what `edge` names.
+    pub(crate) fn with_edge(self, edge: Edge) -> DTensor {
+        self.changed(|inner| (inner.edge, inner.keeper) = (Some(edge), None))
+    }
+
+    pub(crate) fn without_edge(self) -> DTensor {
+        match (&self.0.edge, &self.0.keeper) {
+            (None, None) => self,
+            _ => self.changed(|inner| (inner.edge, inner.keeper) = (None, None)),
+        }
+    }
+
+    pub(crate) fn with_keeper(self, keeper: Arc<dyn Keeper>) -> DTensor {
+        self.changed(|inner| inner.keeper = Some(keeper))
+    }
+
+    /// What is left of a tensor that nobody else has: the way to where it was computed.
+    pub(crate) fn into_edge(self) -> Option<Edge> {
+        Arc::into_inner(self.0)?.edge
+    }
+
+    fn changed(self, change: impl FnOnce(&mut Inner)) -> DTensor {
+        let mut inner = Arc::try_unwrap(self.0).unwrap_or_else(|shared| Inner {
+            local: shared.local.clone(),
+            layout: shared.layout.clone(),
+            mesh: shared.mesh.clone(),
+            edge: shared.edge.clone(),
+            keeper: shared.keeper.clone(),
+        });
+        change(&mut inner);
+        DTensor(Arc::new(inner))
     }
 }

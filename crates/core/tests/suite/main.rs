@@ -2,9 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // An unwrap that fails is a test that fails.
 
 mod api;
+mod autograd;
 mod debug;
 mod elementwise;
 mod fft;
+mod gradients;
 mod indexing;
 mod linalg;
 mod mesh;

@@ -1,5 +1,6 @@
 //! Between the tensors of tests and those of the core crate, and every operation against its dense result.
 
+pub mod gradients;
 pub mod sweep;
 
 use dtensor::{

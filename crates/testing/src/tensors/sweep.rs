@@ -79,21 +79,7 @@ impl Case {
 
     /// Runs it on the ranks of a mesh: nothing to say, or why it is wrong.
     pub fn check(&self, mesh: &DeviceMesh) -> Result<(), String> {
-        let metas = self.sample.metas();
-        let placed: Vec<DTensor> = draw(&self.sample, 1)
-            .iter()
-            .enumerate()
-            .map(|(number, whole)| {
-                let meta = &metas[number];
-                let other = match (self.others, meta.n_dims()) {
-                    (Others::Cut, 1..) => Placement::Shard(0),
-                    _ => Placement::Replicate,
-                };
-                let others = vec![other; self.placements.len()];
-                let placements = if number == 0 { &self.placements } else { &others };
-                place(whole, meta.dtype, mesh, placements, 3)
-            })
-            .collect();
+        let placed = self.operands(mesh);
         let results = call(&*self.sample.op, &placed.iter().collect::<Vec<_>>());
         let results = results.map_err(|error| error.to_string())?;
         if results.len() != self.want.len() {
@@ -108,5 +94,29 @@ impl Case {
             }
         }
         Ok(())
+    }
+
+    /// The operation with what it runs on.
+    pub fn sample(&self) -> &Sample {
+        &self.sample
+    }
+
+    /// The operands, placed.
+    pub fn operands(&self, mesh: &DeviceMesh) -> Vec<DTensor> {
+        let metas = self.sample.metas();
+        draw(&self.sample, 1)
+            .iter()
+            .enumerate()
+            .map(|(number, whole)| {
+                let meta = &metas[number];
+                let other = match (self.others, meta.n_dims()) {
+                    (Others::Cut, 1..) => Placement::Shard(0),
+                    _ => Placement::Replicate,
+                };
+                let others = vec![other; self.placements.len()];
+                let placements = if number == 0 { &self.placements } else { &others };
+                place(whole, meta.dtype, mesh, placements, 3)
+            })
+            .collect()
     }
 }

@@ -17,16 +17,21 @@ use crate::{
     DTensor, Operand, Result,
     dispatch::call_one,
     op::{
-        LocalContext, Meta, Op, OpRecord, Outputs, Sample,
+        Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample,
         SampleValues::{self, Integer, Signed},
         Value, one,
     },
 };
 
-/// Rows `Type WithNumber method kernel_with_number [laws] |number| [laws] values;`.
+/// Rows `Type WithNumber method kernel_with_number [laws] |number| [laws] values;`, and before the end
+/// `, keeps WHAT |backward, grad, operand| gradient, keeps WHAT |backward, grad, number| gradient` for the two forms of
+/// those that have gradients.
 macro_rules! binary {
     ($($(#[$doc:meta])* $Op:ident $OpScalar:ident $name:ident $scalar:ident
-        [$($law:expr),*] |$number:ident| $scalar_laws:expr, $values:expr;)*) => {
+        [$($law:expr),*] |$number:ident| $scalar_laws:expr, $values:expr
+        $(, keeps $keep:ident |$backward:ident, $grad:ident, $operand:ident| $gradient:expr,
+            keeps $scalar_keep:ident |$scalar_backward:ident, $scalar_grad:ident, $scalar_number:ident|
+            $scalar_gradient:expr)?;)*) => {
         $(
             #[derive(Clone, Debug, PartialEq, Eq, Hash)]
             struct $Op;
@@ -44,6 +49,17 @@ macro_rules! binary {
                 fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
                     one(x[0].$name(x[1]))
                 }
+
+                $(
+                    fn keeps(&self) -> Option<Keep> {
+                        Some(Keep::$keep)
+                    }
+
+                    fn gradient(&self, $backward: &Backward<'_>) -> Result<Grads> {
+                        let $grad = $backward.grad()?;
+                        $backward.each(|$operand| $gradient)
+                    }
+                )?
             }
 
             #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +80,17 @@ macro_rules! binary {
                 fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
                     one(x[0].$scalar(self.0.0))
                 }
+
+                $(
+                    fn keeps(&self) -> Option<Keep> {
+                        Some(Keep::$scalar_keep)
+                    }
+
+                    fn gradient(&self, $scalar_backward: &Backward<'_>) -> Result<Grads> {
+                        let ($scalar_grad, $scalar_number) = ($scalar_backward.grad()?, self.0.0);
+                        $scalar_backward.first(|| $scalar_gradient)
+                    }
+                )?
             }
         )*
 
@@ -93,12 +120,16 @@ macro_rules! binary {
 
 binary! {
     /// Sum; of bools, *or*.
-    Add AddScalar add add_scalar [Linear, Affine, Increasing] |_number| &[Affine, Increasing], Signed;
+    Add AddScalar add add_scalar [Linear, Affine, Increasing] |_number| &[Affine, Increasing], Signed,
+        keeps NOTHING |backward, grad, _operand| Ok(grad.clone()),
+        keeps NOTHING |backward, grad, _number| Ok(grad);
     /// Difference.
     Sub SubScalar sub sub_scalar [Linear, Affine, IncreasingIn(0), DecreasingIn(1)]
         |_number| &[Affine, Increasing], Signed;
     /// Product; of bools, *and*.
-    Mul MulScalar mul mul_scalar [Multilinear, Joint(ReduceOp::Product)] |number| scaling(number), Signed;
+    Mul MulScalar mul mul_scalar [Multilinear, Joint(ReduceOp::Product)] |number| scaling(number), Signed,
+        keeps OTHERS |backward, grad, operand| grad.mul(&backward.operand(1 - operand)?),
+        keeps NOTHING |backward, grad, number| grad.mul(number);
     /// Quotient.
     Div DivScalar div div_scalar [LinearIn(0), Joint(ReduceOp::Product)] |number| scaling(1.0 / number), Signed;
     /// The larger.

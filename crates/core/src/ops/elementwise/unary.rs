@@ -13,15 +13,17 @@ use crate::{
     DTensor, Result,
     dispatch::call_one,
     op::{
-        LocalContext, Meta, Op, OpRecord, Outputs, Sample,
+        Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample,
         SampleValues::{self, AboveOne, Integer, Positive, Signed, Truth, Unit},
         one,
     },
 };
 
-/// Rows `Type method [laws] values;`. The values are what the samples have.
+/// Rows `Type method [laws] values;`, and before the end `, keeps WHAT |backward, grad| gradient` for those that have one.
+/// The values are what the samples have.
 macro_rules! unary {
-    ($($(#[$doc:meta])* $Op:ident $name:ident [$($law:expr),*] $values:expr;)*) => {
+    ($($(#[$doc:meta])* $Op:ident $name:ident [$($law:expr),*] $values:expr
+        $(, keeps $keep:ident |$backward:ident, $grad:ident| $gradient:expr)?;)*) => {
         $(
             #[derive(Clone, Debug, PartialEq, Eq, Hash)]
             struct $Op;
@@ -39,6 +41,17 @@ macro_rules! unary {
                 fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
                     one(x[0].$name())
                 }
+
+                $(
+                    fn keeps(&self) -> Option<Keep> {
+                        Some(Keep::$keep)
+                    }
+
+                    fn gradient(&self, $backward: &Backward<'_>) -> Result<Grads> {
+                        let $grad = $backward.grad()?;
+                        $backward.first(|| $gradient)
+                    }
+                )?
             }
         )*
 
@@ -62,7 +75,7 @@ macro_rules! unary {
 
 unary! {
     /// Minus the value.
-    Neg neg [Linear, Decreasing] Signed;
+    Neg neg [Linear, Decreasing] Signed, keeps NOTHING |backward, grad| grad.neg();
     /// Magnitude.
     Abs abs [Joint(ReduceOp::Product)] Signed;
     /// -1, 0 or 1.
@@ -70,7 +83,7 @@ unary! {
     /// The value times itself.
     Square square [Joint(ReduceOp::Product)] Signed;
     /// Exponential, base e.
-    Exp exp [Increasing] Signed;
+    Exp exp [Increasing] Signed, keeps RESULTS |backward, grad| grad.mul(&backward.result(0)?);
     /// Exponential, base 2.
     Exp2 exp2 [Increasing] Signed;
     /// `exp(x) - 1`, exact near zero.

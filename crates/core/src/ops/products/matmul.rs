@@ -6,7 +6,7 @@ use dtensor_local::{LocalError, Tensor};
 use crate::{
     DTensor, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
 };
 
 /// `matmul`: matrices in the last two dims, the dims before broadcast; vectors as in NumPy.
@@ -30,6 +30,38 @@ impl Op for MatMul {
 
     fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
         one(x[0].matmul(x[1]))
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::OTHERS)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        // Vectors become matrices: a row on the left, a column on the right.
+        let is_row = backward.shape(0).len() == 1;
+        let is_column = backward.shape(1).len() == 1;
+        let mut grad = backward.grad()?;
+        if is_column {
+            grad = grad.unsqueeze(-1)?;
+        }
+        if is_row {
+            grad = grad.unsqueeze(-2)?;
+        }
+        backward.each(|operand| match operand {
+            0 => {
+                let right = backward.operand(1)?;
+                let right = if is_column { right.unsqueeze(-1)? } else { right };
+                let left = grad.matmul(&right.transpose(-1, -2)?)?;
+                // Dims that are left of a matrix are summed when it is brought to the operand's shape.
+                if is_row { left.squeeze(-2) } else { Ok(left) }
+            }
+            _ => {
+                let left = backward.operand(0)?;
+                let left = if is_row { left.unsqueeze(-2)? } else { left };
+                let right = left.transpose(-1, -2)?.matmul(&grad)?;
+                if is_column { right.squeeze(-1) } else { Ok(right) }
+            }
+        })
     }
 }
 

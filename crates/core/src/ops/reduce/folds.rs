@@ -14,17 +14,18 @@ use crate::{
     DTensor, Error, Result,
     dispatch::call_one,
     op::{
-        LocalContext, Meta, Op, OpRecord, Outputs, Sample,
+        Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample,
         SampleValues::{self, Index, Signed},
         one,
     },
 };
 
 /// Rows `Type method by reduction |dtype| laws, value of nothing, values;`. The value is for kernels that
-/// have none: what a rank contributes that holds no elements while others do.
+/// have none: what a rank contributes that holds no elements while others do. `, keeps WHAT |backward, over, grad|
+/// gradient` where there is one.
 macro_rules! folds {
     ($($(#[$doc:meta])* $Op:ident $name:ident by $by:ident |$dtype:ident| $laws:expr, $nothing:expr,
-        $values:expr;)*) => {
+        $values:expr $(, keeps $keep:ident |$backward:ident, $over:ident, $grad:ident| $gradient:expr)?;)*) => {
         $(
             #[derive(Clone, Debug, PartialEq, Eq, Hash)]
             struct $Op(Over);
@@ -50,6 +51,17 @@ macro_rules! folds {
                     }
                     one(x[0].$name(&self.0.dims, self.0.keep_dims))
                 }
+
+                $(
+                    fn keeps(&self) -> Option<Keep> {
+                        Some(Keep::$keep)
+                    }
+
+                    fn gradient(&self, $backward: &Backward<'_>) -> Result<Grads> {
+                        let ($over, $grad) = (&self.0, $backward.grad()?);
+                        $backward.first(|| $gradient)
+                    }
+                )?
             }
         )*
 
@@ -70,7 +82,8 @@ macro_rules! folds {
 
 folds! {
     /// The sum over these dims, or over all if the list is empty. Integers and bools give `i64`.
-    Sum sum by Sum |_dtype| &[Linear], None, Signed;
+    Sum sum by Sum |_dtype| &[Linear], None, Signed,
+        keeps NOTHING |backward, over, grad| over.spread("sum", &grad, backward.shape(0));
     /// The product over these dims, or over all if the list is empty. Integers and bools give `i64`.
     Prod prod by Product |_dtype| &[Joint(ReduceOp::Product)], None, Signed;
     /// The largest value over these dims, or over all if the list is empty; NaN if there is one.

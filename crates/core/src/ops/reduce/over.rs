@@ -5,7 +5,7 @@ use dtensor_local::{LocalError, Tensor, normal_dim};
 use smallvec::SmallVec;
 
 use crate::{
-    Result,
+    DTensor, Result,
     op::{LocalContext, Meta},
     ops::letters::{cuts, letter, rule},
 };
@@ -40,6 +40,22 @@ impl Over {
             (_, true) => Ok((0..shape.len()).collect()),
             _ => normal_dims(op, &self.dims, shape),
         }
+    }
+
+    /// A result of the reduction, repeated over the dims that were reduced: `shape` is that of the operand.
+    pub(in crate::ops) fn spread(
+        &self,
+        op: &'static str,
+        result: &DTensor,
+        shape: &[usize],
+    ) -> Result<DTensor> {
+        let mut wide = result.clone();
+        if !self.keep_dims {
+            for dim in self.dims_of(op, shape)? {
+                wide = wide.unsqueeze(dim.cast_signed())?;
+            }
+        }
+        if wide.shape() == shape { Ok(wide) } else { wide.expand(shape) }
     }
 
     /// The rule of a reduction whose parts are reduced by `by`: with letters alone, without laws.

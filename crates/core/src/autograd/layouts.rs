@@ -1,0 +1,54 @@
+//! Where gradients lie.
+
+use dtensor_layout::{Cut, Layout, Placement};
+
+use crate::{DTensor, Error, Result};
+
+/// The layout in which the gradient of a value in this layout is at home: the same, and copies where a reduction is
+/// pending, since every contribution to a sum has the gradient of the sum.
+pub(crate) fn dual(layout: &Layout) -> Result<Layout> {
+    if !layout.is_partial() {
+        return Ok(layout.clone());
+    }
+    let settle = |placement: &Placement| match placement.reduce_op() {
+        Some(_) => Placement::Replicate,
+        None => *placement,
+    };
+    let placements: Vec<Placement> = layout.placements().iter().map(settle).collect();
+    like(layout, &placements)
+}
+
+/// The gradient of a result, before the formula of its operation sees it: cut where the result is. That is needed
+/// sooner or later, the operands being cut likewise, and so it is done once; for the same reason contributions to the gradient
+/// of a pending sum are reduced. Where the result is a copy, the gradient stays as it is: formulas are linear in it,
+/// and so a pending sum may stay one.
+pub(crate) fn aligned(gradient: DTensor, result: &Layout) -> Result<DTensor> {
+    let (have, home) = (gradient.placements(), result.placements());
+    let want = |(have, home): (&Placement, &Placement)| match home {
+        Placement::Shard(_) => *home,
+        Placement::Partial(_) if have.reduce_op().is_some() => Placement::Replicate,
+        _ => *have,
+    };
+    let want: Vec<Placement> = have.iter().zip(home).map(want).collect();
+    if want == have && gradient.layout().order() == result.order() {
+        return Ok(gradient);
+    }
+    // An axis that cuts the gradient alone is not in the order of the result's cuts.
+    let cut_alone =
+        want.iter().zip(home).any(|(want, home)| want != home && want.shard_dim().is_some());
+    let to = match cut_alone {
+        true if want == have => return Ok(gradient),
+        true => gradient.layout().with_placements(&want).map_err(Error::layout("backward"))?,
+        false => {
+            like(&result.with_dtype(gradient.dtype()).map_err(Error::layout("backward"))?, &want)?
+        }
+    };
+    gradient.redistribute_as("backward", &to)
+}
+
+/// Other placements, with dims cut in the order in which they are.
+fn like(layout: &Layout, placements: &[Placement]) -> Result<Layout> {
+    let cuts: Vec<Vec<Cut>> = layout.order().dims().map(<[Cut]>::to_vec).collect();
+    Layout::with_cuts(layout.global_shape(), layout.dtype(), layout.mesh(), placements, &cuts)
+        .map_err(Error::layout("backward"))
+}

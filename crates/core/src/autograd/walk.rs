@@ -1,0 +1,263 @@
+//! From a loss to the leaves.
+
+use std::collections::BTreeMap;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::{
+    backward::{Backward, Grads},
+    enable_grad,
+    gradients::Gradients,
+    layouts::{aligned, dual},
+    no_grad,
+    node::{Edge, Node, What},
+};
+use crate::{DTensor, Error, Placement, Result, debug, ones};
+
+/// How [`DTensor::backward_with`] goes.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct BackwardOptions {
+    /// Keep the graph, to walk it once more. Otherwise what it held is freed on the way.
+    pub retain_graph: bool,
+    /// Remember how the gradients were computed, for gradients of gradients. Keeps the graph as well.
+    pub create_graph: bool,
+    /// Leave the gradients of leaves in the layouts in which they arrive, pending sums included: for several parts of a
+    /// batch that are added before anything is sent.
+    pub unreduced: bool,
+    /// The gradient of the tensor from which the walk begins; one, if it has one element.
+    pub gradient: Option<DTensor>,
+}
+
+impl BackwardOptions {
+    /// With [`retain_graph`](BackwardOptions::retain_graph).
+    #[must_use]
+    pub fn retain_graph(mut self) -> BackwardOptions {
+        self.retain_graph = true;
+        self
+    }
+
+    /// With [`create_graph`](BackwardOptions::create_graph).
+    #[must_use]
+    pub fn create_graph(mut self) -> BackwardOptions {
+        self.create_graph = true;
+        self
+    }
+
+    /// With [`unreduced`](BackwardOptions::unreduced).
+    #[must_use]
+    pub fn unreduced(mut self) -> BackwardOptions {
+        self.unreduced = true;
+        self
+    }
+
+    /// With the gradient to begin from.
+    #[must_use]
+    pub fn gradient(mut self, gradient: &DTensor) -> BackwardOptions {
+        self.gradient = Some(gradient.clone());
+        self
+    }
+}
+
+impl DTensor {
+    /// The gradients of this tensor, which has one element, with respect to all leaves that it was computed from.
+    ///
+    /// What the graph kept is freed on the way. All ranks of the mesh call it.
+    pub fn backward(&self) -> Result<Gradients> {
+        self.backward_with(&BackwardOptions::default())
+    }
+
+    /// As [`backward`](DTensor::backward), with options.
+    pub fn backward_with(&self, options: &BackwardOptions) -> Result<Gradients> {
+        let mut walk = Walk::new(options);
+        walk.begin(self)?;
+        walk.run()?;
+        Ok(walk.found)
+    }
+}
+
+/// The gradients of `of` with respect to some tensors, which need not be leaves; `None` where it does not depend on one.
+/// As `torch.autograd.grad`.
+///
+/// ```
+/// use dtensor::{BackwardOptions, DeviceMesh, Placement::Shard, Runner, full, grad};
+///
+/// Runner::threads(2).run(|world| {
+///     let mesh = DeviceMesh::of_world(world, "x")?;
+///     let x = full(&[3], 2.0_f64, &mesh, &[Shard(0)])?.requires_grad()?;
+///     let cubes = x.mul(&x)?.mul(&x)?.sum(&[], false)?;
+///     let first = grad(&cubes, &[&x], &BackwardOptions::default().create_graph())?;
+///     let slope = first[0].as_ref().unwrap();
+///     assert_eq!(slope.to_vec::<f64>()?, [12.0; 3]);                       // 3 x^2
+///     let second = grad(&slope.sum(&[], false)?, &[&x], &BackwardOptions::default())?;
+///     assert_eq!(second[0].as_ref().unwrap().to_vec::<f64>()?, [12.0; 3]); // 6 x
+///     Ok::<_, dtensor::Error>(())
+/// })?;
+/// # Ok::<(), dtensor::RunError>(())
+/// ```
+pub fn grad(
+    of: &DTensor,
+    with_respect_to: &[&DTensor],
+    options: &BackwardOptions,
+) -> Result<Vec<Option<DTensor>>> {
+    let mut walk = Walk::new(options);
+    for tensor in with_respect_to {
+        let edge = tensor.edge().ok_or_else(|| no_graph("grad"))?;
+        walk.wanted.insert((edge.id(), edge.result), None);
+    }
+    walk.begin(of)?;
+    walk.run()?;
+    let found = |tensor: &&DTensor| {
+        let edge = tensor.edge()?;
+        walk.wanted.get(&(edge.id(), edge.result)).cloned().flatten()
+    };
+    Ok(with_respect_to.iter().map(found).collect())
+}
+
+struct Walk<'a> {
+    options: &'a BackwardOptions,
+    /// Nodes whose gradients have arrived in part, by number.
+    waiting: BTreeMap<u64, (Edge, SmallVec<[Option<DTensor>; 1]>)>,
+    found: Gradients,
+    wanted: BTreeMap<(u64, usize), Option<DTensor>>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(options: &'a BackwardOptions) -> Walk<'a> {
+        let (waiting, wanted) = (BTreeMap::new(), BTreeMap::new());
+        Walk { options, waiting, found: Gradients::default(), wanted }
+    }
+
+    fn begin(&mut self, of: &DTensor) -> Result<()> {
+        let edge = of.edge().ok_or_else(|| no_graph("backward"))?;
+        let gradient = match &self.options.gradient {
+            Some(gradient) if gradient.shape() != of.shape() => {
+                let what = format!(
+                    "a gradient of shape {:?} for a tensor of shape {:?}",
+                    gradient.shape(),
+                    of.shape()
+                );
+                let way_out = "give one of the same shape";
+                return Err(Error::Unsupported { op: "backward", what: what.into(), way_out });
+            }
+            Some(gradient) => gradient.clone(),
+            None if of.numel() != 1 => {
+                let what = format!("a tensor of shape {:?} is no loss", of.shape());
+                let way_out = "sum it, or give the gradient to begin from";
+                return Err(Error::Unsupported { op: "backward", what: what.into(), way_out });
+            }
+            None => {
+                let copies = vec![Placement::Replicate; of.mesh().n_axes()];
+                ones(of.shape(), of.dtype(), of.mesh(), &copies)?
+            }
+        };
+        self.arrive(edge, gradient)
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let creates = self.options.create_graph;
+        debug::in_backward(|| match creates {
+            true => enable_grad(|| self.visit_all()),
+            false => no_grad(|| self.visit_all()),
+        })
+    }
+
+    fn visit_all(&mut self) -> Result<()> {
+        while let Some((_, (edge, grads))) = self.waiting.pop_last() {
+            let module = edge.node.module.clone();
+            debug::in_module(module, || self.visit(&edge, grads))?;
+        }
+        Ok(())
+    }
+
+    fn visit(&mut self, edge: &Edge, mut grads: SmallVec<[Option<DTensor>; 1]>) -> Result<()> {
+        let node = &*edge.node;
+        for (number, (grad, placed)) in grads.iter_mut().zip(&node.results).enumerate() {
+            if let Some(arrived) = grad.take() {
+                *grad = Some(aligned(arrived, &placed.layout)?);
+                if let Some(wanted) = self.wanted.get_mut(&(node.id, number)) {
+                    wanted.clone_from(grad);
+                }
+            }
+        }
+        let step = match &node.what {
+            What::Leaf => return self.leaf(edge, grads),
+            What::Wall(op) => return Err(Error::NoGradient { op }),
+            What::Step(step) => step,
+        };
+        let kept_ref = node.kept(self.options.retain_graph || self.options.create_graph)?;
+        let Some(kept) = kept_ref.get() else { return Err(Error::GraphFreed { op: node.name() }) };
+        let backward = Backward { edge, kept, grads: &grads };
+        if let Some(results) = step.again(&backward) {
+            let results = results?;
+            drop(kept_ref);
+            // What was computed just now has larger numbers than all that waits, and comes first.
+            for (result, grad) in results.iter().zip(grads) {
+                if let (Some(edge), Some(grad)) = (result.edge(), grad) {
+                    self.arrive(edge, grad)?;
+                }
+            }
+            return Ok(());
+        }
+        let of_operands = step.gradient(&backward)?;
+        drop(kept_ref);
+        drop(grads);
+        self.pass_on(node, of_operands)
+    }
+
+    fn pass_on(&mut self, node: &Node, of_operands: Grads) -> Result<()> {
+        if of_operands.len() != node.inputs.len() {
+            let what =
+                format!("{} gradients for {} operands", of_operands.len(), node.inputs.len());
+            let way_out = "its gradient must give one for each, or None";
+            return Err(Error::Unsupported { op: node.name(), what: what.into(), way_out });
+        }
+        for ((gradient, input), placed) in
+            of_operands.into_iter().zip(&node.inputs).zip(&node.operands)
+        {
+            let (Some(gradient), Some(input)) = (gradient, input) else { continue };
+            let gradient = gradient.sum_to(placed.layout.global_shape())?;
+            let gradient = match gradient.dtype() == placed.layout.dtype() {
+                true => gradient,
+                false => gradient.to_dtype(placed.layout.dtype())?,
+            };
+            self.arrive(input, gradient)?;
+        }
+        Ok(())
+    }
+
+    fn leaf(&mut self, edge: &Edge, mut grads: SmallVec<[Option<DTensor>; 1]>) -> Result<()> {
+        let Some(gradient) = grads.pop().flatten() else { return Ok(()) };
+        let gradient = match self.options.unreduced {
+            true => gradient,
+            false => gradient.redistribute_as("backward", &dual(&edge.node.results[0].layout)?)?,
+        };
+        if let Some(wanted) = self.wanted.get_mut(&(edge.node.id, 0)) {
+            *wanted = Some(gradient.clone());
+        }
+        self.found.put(edge, gradient);
+        Ok(())
+    }
+
+    /// A gradient comes to where a tensor was made, and is added to those that have come.
+    fn arrive(&mut self, edge: &Edge, gradient: DTensor) -> Result<()> {
+        let (_, grads) = self
+            .waiting
+            .entry(edge.id())
+            .or_insert_with(|| (edge.clone(), smallvec![None; edge.node.results.len()]));
+        let place = &mut grads[edge.result];
+        *place = Some(match place.take() {
+            Some(before) => before.add(&gradient)?,
+            None => gradient,
+        });
+        Ok(())
+    }
+}
+
+fn no_graph(op: &'static str) -> Error {
+    Error::Unsupported {
+        op,
+        what: "the tensor was not computed from one that requires a gradient".into(),
+        way_out: "call requires_grad on a leaf, and compute outside of no_grad",
+    }
+}

@@ -1,0 +1,52 @@
+//! The way back.
+
+use dtensor_layout::DType;
+use smallvec::smallvec;
+
+use crate::{
+    DTensor, Result,
+    autograd::{Step, aligned, attach, is_recorded},
+    op::{Backward, Grads, Keep},
+};
+
+/// A value that was brought elsewhere. Its gradient is the same value wherever it lies: it goes on as it is, and is
+/// brought to where it is needed there, unless it is to be sent in another dtype or from another mesh.
+struct Moved {
+    op: &'static str,
+    backward_dtype: Option<DType>,
+}
+
+impl Step for Moved {
+    fn name(&self) -> &'static str {
+        self.op
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let mut grad = backward.grad()?;
+        let home = backward.layout(0);
+        if grad.mesh().mesh() != home.mesh() {
+            let placements = crate::autograd::dual(home)?;
+            grad = grad.redistribute_to(backward.mesh(0), placements.placements())?;
+        }
+        if let Some(dtype) = self.backward_dtype.filter(|dtype| *dtype != grad.dtype()) {
+            grad = aligned(grad.to_dtype(dtype)?, home)?;
+        }
+        Ok(smallvec![Some(grad)])
+    }
+}
+
+/// What was brought elsewhere, from which gradients find the way back.
+pub(super) fn moved(
+    op: &'static str,
+    from: &DTensor,
+    there: DTensor,
+    backward_dtype: Option<DType>,
+) -> DTensor {
+    if !is_recorded(&[from]) {
+        return there;
+    }
+    let there = there.without_edge();
+    let step = Box::new(Moved { op, backward_dtype });
+    let mut attached = attach(step, Keep::NOTHING, &[from], smallvec![there.clone()]);
+    attached.pop().unwrap_or(there)
+}
