@@ -79,7 +79,7 @@ pub use dtensor_local::{
     linalg::MatrixNorm,
 };
 pub use error::{Error, Result};
-pub use local_map::{LocalResult, local_map};
+pub use local_map::{LocalOperand, LocalResult, local_map};
 pub use log::log_from_env;
 pub use mesh::DeviceMesh;
 pub use operand::Operand;

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use dtensor_comm::{Group, World, WorldKind};
@@ -38,6 +38,8 @@ struct Inner {
     coord: Option<Vec<usize>>,
     /// By the set of axes, a bit each: a set has few members, so that the list is short.
     groups: Mutex<HashMap<u32, Group>>,
+    /// The mesh of this rank alone.
+    alone: OnceLock<DeviceMesh>,
 }
 
 impl DeviceMesh {
@@ -68,7 +70,8 @@ impl DeviceMesh {
             dtensor_local::share_threads(world.size());
         }
         let coord = mesh.coord_of(world.rank());
-        let inner = Inner { world: world.clone(), mesh, coord, groups: Mutex::default() };
+        let (world, groups, alone) = (world.clone(), Mutex::default(), OnceLock::new());
+        let inner = Inner { world, mesh, coord, groups, alone };
         Ok(DeviceMesh(Arc::new(inner)))
     }
 
@@ -87,6 +90,17 @@ impl DeviceMesh {
         let text = format!("{axis}={}:{stride}@{first}", ranks.len());
         let mesh = text.parse::<Mesh>().map_err(Error::layout("DeviceMesh::from_group"))?;
         DeviceMesh::from_mesh(world, mesh)
+    }
+
+    /// The mesh of this rank alone, with one axis `own`: what lies on it is never sent.
+    pub fn alone(&self) -> Result<DeviceMesh> {
+        if let Some(alone) = self.0.alone.get() {
+            return Ok(alone.clone());
+        }
+        let text = format!("own=1:1@{}", self.0.world.rank());
+        let mesh = text.parse::<Mesh>().map_err(Error::layout("DeviceMesh::alone"))?;
+        let made = DeviceMesh::from_mesh(&self.0.world, mesh)?;
+        Ok(self.0.alone.get_or_init(|| made).clone())
     }
 
     /// The world that its ranks belong to.

@@ -1,7 +1,5 @@
 //! Computing again instead of keeping.
 
-use std::panic::RefUnwindSafe;
-
 use smallvec::smallvec;
 
 use super::{
@@ -46,7 +44,7 @@ use crate::{
 /// ```
 pub fn checkpoint(
     x: &DTensor,
-    body: impl Fn(&DTensor) -> Result<DTensor> + Send + Sync + RefUnwindSafe + 'static,
+    body: impl Fn(&DTensor) -> Result<DTensor> + Send + Sync + 'static,
 ) -> Result<DTensor> {
     if !is_grad_enabled() {
         return body(x);
@@ -68,7 +66,7 @@ struct Checkpoint<F> {
 
 impl<F> Step for Checkpoint<F>
 where
-    F: Fn(&DTensor) -> Result<DTensor> + Send + Sync + RefUnwindSafe,
+    F: Fn(&DTensor) -> Result<DTensor> + Send + Sync,
 {
     fn name(&self) -> &'static str {
         "checkpoint"

@@ -1,6 +1,6 @@
 //! What a node keeps until its gradient is computed.
 
-use std::{panic::RefUnwindSafe, sync::Arc};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -84,7 +84,7 @@ fn has(bits: u32, number: usize) -> bool {
 /// Where a tensor is had from again. A tensor that [has one](DTensor::kept_by) is not kept for the gradient of an
 /// operation that uses it: its keeper is, and is asked when the gradient is computed. So a gathered parameter is kept
 /// in parts, and gathered once more.
-pub trait Keeper: Send + Sync + RefUnwindSafe {
+pub trait Keeper: Send + Sync {
     /// The tensor. All ranks ask in the same order.
     fn again(&self) -> Result<DTensor>;
 }

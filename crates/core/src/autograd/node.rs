@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    panic::RefUnwindSafe,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -24,7 +23,7 @@ use crate::{
 };
 
 /// Something that gradients pass through: an operation, or a change of layout.
-pub(crate) trait Step: Send + Sync + RefUnwindSafe {
+pub(crate) trait Step: Send + Sync {
     /// For messages.
     fn name(&self) -> &'static str;
     /// Gradients of the operands from those of the results.

@@ -29,7 +29,8 @@ impl Step for Moved {
             grad = grad.redistribute_to(backward.mesh(0), placements.placements())?;
         }
         if let Some(dtype) = self.backward_dtype.filter(|dtype| *dtype != grad.dtype()) {
-            grad = aligned(grad.to_dtype(dtype)?, home)?;
+            let cast = moved(self.op, &grad, grad.cast_parts(self.op, dtype)?, None);
+            grad = aligned(cast, home)?;
         }
         Ok(smallvec![Some(grad)])
     }

@@ -75,14 +75,8 @@ impl DTensor {
     ) -> Result<DTensor> {
         const OP: &str = "redistribute";
         let dtype = options.forward_dtype.unwrap_or(self.dtype());
-        let layout = self.layout().with_dtype(dtype).map_err(Error::layout(OP))?;
-        let to = layout.with_placements(placements).map_err(Error::layout(OP))?;
-        let cast = match dtype == self.dtype() {
-            true => self.clone(),
-            false => {
-                DTensor::from_parts(self.local().to_dtype(dtype)?, layout, self.mesh().clone())
-            }
-        };
+        let cast = self.cast_parts(OP, dtype)?;
+        let to = cast.layout().with_placements(placements).map_err(Error::layout(OP))?;
         let there = no_grad(|| cast.redistribute_as(OP, &to))?;
         Ok(moved(OP, self, there, options.backward_dtype))
     }
@@ -112,6 +106,16 @@ impl DTensor {
         let route = dispatch::route(OP, (self.layout(), self.mesh()), (&to, mesh))?;
         let local = route.run(OP, self.local())?;
         Ok(moved(OP, self, DTensor::from_parts(local, to, mesh.clone()), None))
+    }
+
+    /// What every rank holds in another dtype: shards, copies, and contributions to a reduction, each rounded for
+    /// itself. Without a way back.
+    fn cast_parts(&self, op: &'static str, dtype: DType) -> Result<DTensor> {
+        if dtype == self.dtype() {
+            return Ok(self.clone());
+        }
+        let layout = self.layout().with_dtype(dtype).map_err(Error::layout(op))?;
+        Ok(DTensor::from_parts(self.local().to_dtype(dtype)?, layout, self.mesh().clone()))
     }
 
     pub(crate) fn redistribute_as(&self, op: &'static str, to: &Layout) -> Result<DTensor> {

@@ -67,14 +67,11 @@ impl DTensor {
     ) -> Result<PendingDTensor> {
         const OP: &str = "redistribute";
         let dtype = options.forward_dtype.unwrap_or(self.dtype());
-        let layout = self.layout().with_dtype(dtype).map_err(Error::layout(OP))?;
-        let to = layout.with_placements(placements).map_err(Error::layout(OP))?;
+        let cast = self.cast_parts(OP, dtype)?;
+        let to = cast.layout().with_placements(placements).map_err(Error::layout(OP))?;
         let (mesh, backward_dtype) = (self.mesh(), options.backward_dtype);
-        let route = dispatch::route(OP, (&layout, mesh), (&to, mesh))?;
-        let mut local = match dtype == self.dtype() {
-            true => self.local().clone(),
-            false => self.local().to_dtype(dtype)?,
-        };
+        let route = dispatch::route(OP, (cast.layout(), mesh), (&to, mesh))?;
+        let mut local = cast.to_local();
         for (number, hop) in route.hops.iter().enumerate() {
             if let Some(pending) = hop.start(OP, &local)? {
                 let state = State::UnderWay(pending);

@@ -75,6 +75,8 @@ pub struct LocalOptions {
     pub shape: Option<Vec<usize>>,
     /// Whether to compare, too, that parts which should be copies are: it sends a checksum.
     pub run_check: bool,
+    /// What the gradients of the parts are to each other; see [`DTensor::from_local_part`].
+    pub grad_placements: Option<Vec<Placement>>,
 }
 
 impl DTensor {
@@ -109,7 +111,7 @@ impl DTensor {
         placements: &[Placement],
         shape: &[usize],
     ) -> Result<DTensor> {
-        let options = LocalOptions { shape: Some(shape.to_vec()), run_check: false };
+        let options = LocalOptions { shape: Some(shape.to_vec()), ..LocalOptions::default() };
         DTensor::from_local_with(local, mesh, placements, &options)
     }
 

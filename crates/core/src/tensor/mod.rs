@@ -3,6 +3,7 @@
 mod construct;
 mod display;
 mod factories;
+mod part;
 mod read;
 
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! Tensors in and out, meshes, scopes, random numbers, fake worlds.
 
 use dtensor::{
-    CommDebug, DTensor, DType, DeviceMesh, Error, LocalOptions, LocalResult, OnImplicit,
+    CommDebug, DTensor, DType, DeviceMesh, Error, LocalOperand, LocalOptions, LocalResult,
+    OnImplicit,
     Placement::{Partial, Replicate, Shard},
     RedistributeOptions, ReduceOp, Tensor, World, arange, distribute_tensor_from, explicit, eye,
     full, implicit_replication, linspace, local_map, ones,
@@ -270,15 +271,18 @@ fn functions_of_parts_are_checked_on_all_ranks() {
     let errors = spmd(4, |world| {
         let mesh = mesh(world, &[4]);
         let x = arange(0, 6, 1, DType::F32, &mesh, &[Replicate])?;
-        let pad = |parts: &[Tensor]| Ok(vec![parts[0].add_scalar(1.0)?]);
+        let pad = |parts: &[DTensor]| Ok(vec![parts[0].add(1.0)?]);
         let placed = LocalResult::placed(&[Shard(0)]);
-        let cut: [(&DTensor, &[dtensor::Placement]); 1] = [(&x, &[Shard(0)])];
+        let cut = [LocalOperand::new(&x, &[Shard(0)])];
         let y = local_map("plus", &cut, std::slice::from_ref(&placed), pad)?;
         assert_eq!(y[0].to_vec::<f32>()?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
         let y = local_map("plus", &cut, &[placed.clone().with_shape(&[6])], pad)?;
         assert_eq!(y[0].shape(), [6]);
         // 1, 1, 1 and 3: not how torch.chunk cuts 6.
-        let ranks = |parts: &[Tensor]| Ok(vec![Tensor::full(&[3 - parts[0].numel()], 0.0_f32)?]);
+        let ranks = |parts: &[DTensor]| {
+            let part = Tensor::full(&[3 - parts[0].numel()], 0.0_f32)?;
+            Ok(vec![DTensor::from_local(&part, parts[0].mesh(), &[Replicate])?])
+        };
         Ok(local_map("more", &cut, &[placed], ranks).unwrap_err())
     });
     assert!(matches!(errors[0], Error::WrongLocal { .. }), "{}", errors[0]);
