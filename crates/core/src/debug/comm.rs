@@ -13,10 +13,11 @@ use dtensor_layout::plan::StepKind;
 use super::module::{Phase, module, phase};
 use crate::{op::Op, redistribute::Hop};
 
-/// One step of a redistribution that communicated.
+/// One call that communicated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommEvent {
-    /// The operation that needed it.
+    /// The operation that needed it. Where ranks only agree that none of them has failed, `"gather check"` for
+    /// `gather`.
     pub op: &'static str,
     /// The module that was running, or whose gradients were computed.
     pub module: Option<Arc<str>>,

@@ -6,7 +6,7 @@ use dtensor_layout::Layout;
 use dtensor_local::Tensor;
 use smallvec::SmallVec;
 
-use super::choose::choose;
+use super::{agree::Agreement, choose::choose};
 use crate::{
     DTensor, DeviceMesh, Error, Result,
     op::{LocalContext, Meta, Op, Outputs},
@@ -29,6 +29,8 @@ enum What {
         moves: SmallVec<[Option<Rc<Route>>; 2]>,
         results: SmallVec<[Layout; 1]>,
         context: LocalContext,
+        /// If a rank may fail alone.
+        agreement: Option<Agreement>,
     },
     /// Several operations.
     Steps,
@@ -74,13 +76,15 @@ impl Decision {
         if moves.iter().all(Option::is_none) {
             moves.clear();
         }
+        let agreement = Agreement::of(op, &choice.operands, mesh)?;
         let context = match mesh.coord() {
             Some(coord) => {
                 LocalContext::new(choice.operands, choice.results.clone(), coord.to_vec())
             }
             None => LocalContext::whole(),
         };
-        Ok(done(What::Kernel { moves, results: choice.results.into(), context }))
+        let results = choice.results.into();
+        Ok(done(What::Kernel { moves, results, context, agreement }))
     }
 
     #[inline]
@@ -97,7 +101,7 @@ impl Decision {
 
     #[inline]
     pub(super) fn run(&self, op: &dyn Op, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
-        let What::Kernel { moves, results, context } = &self.what else {
+        let What::Kernel { moves, results, context, agreement } = &self.what else {
             return scope::within_op(|| op.decompose(operands));
         };
         if self.mesh.coord().is_none() {
@@ -107,12 +111,16 @@ impl Decision {
             true => {
                 let locals: SmallVec<[&Tensor; 3]> =
                     operands.iter().map(|operand| operand.local()).collect();
-                op.eval(&locals, context)?
+                op.eval(&locals, context)
             }
             false => {
                 let moved = self.moved(op, operands, moves)?;
-                op.eval(&moved.iter().collect::<SmallVec<[&Tensor; 3]>>(), context)?
+                op.eval(&moved.iter().collect::<SmallVec<[&Tensor; 3]>>(), context)
             }
+        };
+        let computed = match agreement {
+            None => computed?,
+            Some(agreement) => agreement.on(computed)?,
         };
         let placed = computed.into_iter().zip(results);
         Ok(placed

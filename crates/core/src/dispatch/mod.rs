@@ -5,6 +5,7 @@
 //! thread. When the same operation meets the same layouts again, it is found by a hash of a few pointers,
 //! without a lock, and what is left is the kernel.
 
+mod agree;
 mod cache;
 pub(crate) mod choose;
 mod decision;
@@ -19,6 +20,7 @@ use crate::{
     redistribute::Route,
 };
 
+pub(crate) use agree::Agreement;
 pub use cache::{CacheStats, RuleReplacement, cache_stats, clear_cache, replace_rule};
 pub(crate) use decision::Decision;
 

@@ -119,6 +119,17 @@ pub trait Op: OpKey + fmt::Debug + Send + Sync + RefUnwindSafe + 'static {
         Err(Error::NoGradient { op: self.name() })
     }
 
+    /// Whether the kernel may fail because of the *values* of this operand: an index that is out of range, a
+    /// divisor of integers that is zero. Where ranks hold different parts of it, they agree by one all-reduce
+    /// of 8 bytes, and all have a result or all have the same error.
+    ///
+    /// On ranks that have the same values of these operands, the kernel comes to the same end, whatever part of
+    /// others they have: of a list of indices it looks at all, not only at those that name something here.
+    fn may_refuse(&self, operand: usize, operands: &[Meta]) -> bool {
+        let _ = (operand, operands);
+        false
+    }
+
     /// Whether the kernel asks its context for offsets. Then dims are cut in plain order, so that every
     /// part is one range of indices.
     fn needs_offsets(&self) -> bool {

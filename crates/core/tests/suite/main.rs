@@ -19,3 +19,4 @@ mod redistribute;
 mod reduce;
 mod support;
 mod sweep;
+mod value_errors;

@@ -60,6 +60,10 @@ macro_rules! binary {
                         $backward.each(|$operand| $gradient)
                     }
                 )?
+
+                fn may_refuse(&self, operand: usize, operands: &[Meta]) -> bool {
+                    operand == 1 && divides_integers(self.name(), operands)
+                }
             }
 
             #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -138,11 +142,11 @@ binary! {
     /// The smaller.
     Minimum MinimumScalar minimum minimum_scalar [Increasing, Joint(ReduceOp::Min)]
         |_number| &[Increasing], Signed;
-    /// Quotient rounded towards minus infinity.
+    /// Quotient rounded towards minus infinity. Of integers by zero it is an error, on every rank.
     FloorDiv FloorDivScalar floor_div floor_div_scalar [] |_number| &[], Signed;
-    /// Remainder with the sign of the divisor.
+    /// Remainder with the sign of the divisor. Of integers by zero it is an error, on every rank.
     Rem RemScalar rem rem_scalar [] |_number| &[], Signed;
-    /// Remainder with the sign of the dividend.
+    /// Remainder with the sign of the dividend. Of integers by zero it is an error, on every rank.
     Fmod FmodScalar fmod fmod_scalar [] |_number| &[], Signed;
     /// Power.
     Pow PowScalar pow pow_scalar [] |_number| &[], SampleValues::Positive;
@@ -166,6 +170,12 @@ binary! {
     Gt GtScalar gt gt_scalar [] |_number| &[], Signed;
     /// Whether the first is greater or equal.
     Ge GeScalar ge ge_scalar [] |_number| &[], Signed;
+}
+
+/// Whether there is no result where the second is zero.
+fn divides_integers(op: &str, operands: &[Meta]) -> bool {
+    matches!(op, "floor_div" | "rem" | "fmod")
+        && !operands.iter().any(|operand| operand.dtype.is_float())
 }
 
 /// Multiplication by a number. What is infinite or no number makes contributions such that their sum is not

@@ -82,6 +82,10 @@ impl Op for Pick {
     fn needs_offsets(&self) -> bool {
         true
     }
+
+    fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
+        operand > 0
+    }
 }
 
 impl Op for Put {
@@ -205,6 +209,10 @@ impl Op for Put {
 
     fn needs_offsets(&self) -> bool {
         true
+    }
+
+    fn may_refuse(&self, operand: usize, operands: &[Meta]) -> bool {
+        operand > 0 && operand + 1 < operands.len()
     }
 }
 

@@ -54,6 +54,10 @@ impl Op for IndexSelect {
     fn needs_offsets(&self) -> bool {
         true
     }
+
+    fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
+        operand == 1
+    }
 }
 
 /// `gather`.
@@ -100,6 +104,8 @@ impl Op for Gather {
             let start = have.start.max(want.start).min(want.end);
             let end = have.end.min(want.end).max(start);
             if start == end {
+                // What is wrong is so on every rank that sees it, also on one that has nothing of it.
+                numbers(self.name(), list, dim, size, false)?;
                 return one(Tensor::zeros(list.shape(), x.dtype()));
             }
             part = part.narrow(d as isize, start - have.start, end - start)?;
@@ -131,6 +137,10 @@ impl Op for Gather {
 
     fn needs_offsets(&self) -> bool {
         true
+    }
+
+    fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
+        operand == 1
     }
 }
 
@@ -178,6 +188,10 @@ impl Op for Take {
     fn needs_offsets(&self) -> bool {
         true
     }
+
+    fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
+        operand == 1
+    }
 }
 
 /// `one_hot`.
@@ -197,6 +211,10 @@ impl Op for OneHot {
 
     fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
         one(x[0].one_hot(self.n_classes))
+    }
+
+    fn may_refuse(&self, _: usize, _: &[Meta]) -> bool {
+        true
     }
 }
 

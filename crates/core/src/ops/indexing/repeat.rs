@@ -109,6 +109,11 @@ impl Op for RepeatInterleave {
         let counts: Vec<usize> =
             all.iter().map(|one| usize::try_from(one[0]).unwrap_or(0)).collect();
         let total = counts.iter().fold(0_usize, |sum, count| sum.saturating_add(*count));
+        // The kernel makes a list of so many, which must not be too large for one rank alone.
+        if Tensor::meta(&[total], DType::I64).is_err() {
+            let (shape, dtype) = (vec![total], DType::I64);
+            return Err(LocalError::TooLarge { op, shape, dtype }.into());
+        }
         let layout = match self.dim {
             Some(_) => {
                 let mut shape = x.shape().to_vec();

@@ -1,5 +1,5 @@
 //! Elements to the places that indices name, the opposite of a gather. Along a dim that is cut every rank
-//! writes what falls into its part: the result stays cut, and nothing is sent.
+//! writes what falls into its part: the result stays cut, and no element is sent.
 
 use std::ops::Range;
 
@@ -194,6 +194,10 @@ impl Op for Scatter {
 
     fn needs_offsets(&self) -> bool {
         true
+    }
+
+    fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
+        operand == 1
     }
 }
 

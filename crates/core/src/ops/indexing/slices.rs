@@ -118,6 +118,10 @@ impl Op for IndexWrite {
     fn needs_offsets(&self) -> bool {
         true
     }
+
+    fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
+        operand == 1
+    }
 }
 
 impl IndexWrite {

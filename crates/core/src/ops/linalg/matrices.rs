@@ -74,7 +74,7 @@ impl Question {
     }
 
     /// The letters of the rule, and the rows that letters cannot say.
-    pub(super) fn letters(&self, operands: &[Meta]) -> (&'static str, Vec<String>) {
+    fn letters(&self, operands: &[Meta]) -> (&'static str, Vec<String>) {
         let letters = match self {
             Qr => "... m! n! -> ... m! k!, ... k! n!",
             QrComplete => "... m! n! -> ... m! k!, ... m! n!",
@@ -113,18 +113,10 @@ impl Question {
         (letters, Vec::new())
     }
 
-    /// The rule, with further results behind: their letters, and what they are in rows.
-    pub(super) fn rule(&self, operands: &[Meta], more: &str, more_in_rows: &str) -> Result<Rule> {
+    pub(super) fn rule(&self, operands: &[Meta]) -> Result<Rule> {
         let (letters, rows) = self.letters(operands);
-        let rows: String = rows.iter().map(|row| format!("; {row}{more_in_rows}")).collect();
-        rule(self.name(), &format!("{letters}{more}{rows}"), &[])
-    }
-
-    /// Dims that the first result has behind those of the batch.
-    pub(super) fn n_own_dims(&self, operands: &[Meta]) -> usize {
-        let (letters, _) = self.letters(operands);
-        let results = letters.split_once("->").map_or("", |(_, results)| results);
-        results.split(',').next().map_or(0, |first| first.split_whitespace().count() - 1)
+        let rows: String = rows.iter().map(|row| format!("; {row}")).collect();
+        rule(self.name(), &format!("{letters}{rows}"), &[])
     }
 
     pub(super) fn answer(

@@ -59,10 +59,14 @@ impl Op for ClassSums {
     fn needs_offsets(&self) -> bool {
         true
     }
+
+    fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
+        operand == 2
+    }
 }
 
 /// The losses from [`ClassSums`], largest logits, targets and weights, or, if they are reduced, their sum and that of
-/// the weights; and the logarithms of the sums.
+/// the weights; and the logarithms of the sums. The targets are those that [`ClassSums`] has not refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct LossOfSums {
     pub(super) of: Settings,
@@ -147,11 +151,15 @@ impl Op for Totals {
         let settings = self.0.local(weight.as_ref(), Reduction::Sum);
         let (sum, log_sums) = widened(x[0])?.cross_entropy(x[1], &settings)?;
         let class = class_dim(x[0].n_dims());
-        let n_classes = x[0].shape()[class];
-        let total = WeightTotal::eval(x[1], weight.as_ref(), self.0.ignore_index, n_classes)?;
+        let (ignored, classes) = (self.0.ignore_index, (class, x[0].shape()[class]));
+        let total = WeightTotal::eval("cross_entropy", x[1], weight.as_ref(), ignored, classes)?;
         Ok([Tensor::stack(&[&sum, &total.to_dtype(sum.dtype())?], 0)?, log_sums]
             .into_iter()
             .collect())
+    }
+
+    fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
+        operand == 1
     }
 }
 

@@ -107,6 +107,10 @@ impl Op for CrossEntropyLoss {
         two(x[0].cross_entropy(x[1], &settings))
     }
 
+    fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
+        operand == 1
+    }
+
     fn decomposes(&self, operands: &[&Layout]) -> bool {
         let class = class_dim(operands[0].n_dims());
         cuts(operands[0], |dim| dim == class) || self.0.mean_is_cut(operands[0], operands[1])

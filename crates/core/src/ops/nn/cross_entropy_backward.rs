@@ -101,6 +101,11 @@ impl Op for CrossEntropyBackward {
         true
     }
 
+    fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
+        // What is divided has been looked at, for the sum that divides it.
+        operand == 1 && !self.is_divided
+    }
+
     fn decomposes(&self, operands: &[&Layout]) -> bool {
         !self.is_divided && self.of.mean_is_cut(operands[0], operands[1])
     }
@@ -113,7 +118,8 @@ impl Op for CrossEntropyBackward {
             self.name(),
             operands[3],
             (operands[1], weight),
-            (self.of.ignore_index, n_classes),
+            self.of.ignore_index,
+            (class, n_classes),
         )?;
         let mut operands: Vec<&DTensor> = operands.to_vec();
         operands[3] = &grad;

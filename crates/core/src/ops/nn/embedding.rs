@@ -9,7 +9,7 @@ use dtensor_local::{LocalError, Tensor};
 use super::classes::Picks;
 use crate::{
     DTensor, Error, Result,
-    dispatch::call_one,
+    dispatch::{Agreement, call_one},
     op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, SampleValues, one},
 };
 
@@ -55,6 +55,10 @@ impl Op for Embedding {
     fn needs_offsets(&self) -> bool {
         true
     }
+
+    fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
+        operand == 1
+    }
 }
 
 impl Op for EmbeddingBackward {
@@ -86,11 +90,15 @@ impl Op for EmbeddingBackward {
     fn needs_offsets(&self) -> bool {
         true
     }
+
+    fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
+        operand == 1
+    }
 }
 
 impl DTensor {
     /// The rows of this table `[V, E]` at `ids` (`i64` or `i32`, any shape): `[..., E]`. An id that is not within
-    /// `0..V` is an error. Nothing is sent; if the rows are cut, the result is a pending sum. As
+    /// `0..V` is an error, on every rank. No row is sent; if the rows are cut, the result is a pending sum. As
     /// `torch.nn.functional.embedding`.
     pub fn embedding(&self, ids: &DTensor) -> Result<DTensor> {
         call_one(&Embedding, &[self, ids])
@@ -103,7 +111,7 @@ impl DTensor {
     }
 
     /// As [`embedding_backward`](DTensor::embedding_backward), for this table: on axes that cut its rows and on which
-    /// gradient and ids are whole, every rank computes the rows that it holds, and no others. Nothing is sent.
+    /// gradient and ids are whole, every rank computes the rows that it holds, and no others. No row is sent.
     pub fn embedding_backward_like(&self, ids: &DTensor, table: &DTensor) -> Result<DTensor> {
         let op = EmbeddingBackward { n_rows: table.shape().first().copied().unwrap_or(0) };
         let metas = [self, ids].map(|operand| Meta::of_layout(operand.layout()));
@@ -117,8 +125,13 @@ impl DTensor {
             return Ok(DTensor::from_parts(local, result, self.mesh().clone()));
         };
         let layouts = vec![self.layout().clone(), ids.layout().clone()];
+        let agreement = Agreement::of(&op, &layouts, self.mesh())?;
         let context = LocalContext::new(layouts, vec![result.clone()], coord.to_vec());
-        let mut computed = op.eval(&[self.local(), ids.local()], &context)?;
+        let computed = op.eval(&[self.local(), ids.local()], &context);
+        let mut computed = match agreement {
+            Some(agreement) => agreement.on(computed)?,
+            None => computed?,
+        };
         match computed.pop() {
             Some(local) => Ok(DTensor::from_parts(local, result, self.mesh().clone())),
             None => self.embedding_backward(ids, op.n_rows),

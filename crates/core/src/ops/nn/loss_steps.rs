@@ -39,8 +39,11 @@ pub(super) fn sample_shape(shape: &[usize]) -> Vec<usize> {
 /// The sum of the weights of the classes of all targets, of targets and weights: what a mean divides by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct WeightTotal {
+    /// For which operation.
+    of: &'static str,
     ignore_index: i64,
-    n_classes: usize,
+    /// The dim of the classes, and their number.
+    classes: (usize, usize),
 }
 
 impl WeightTotal {
@@ -49,22 +52,24 @@ impl WeightTotal {
         op: &'static str,
         grad: &DTensor,
         (targets, weight): (&DTensor, Option<&DTensor>),
-        (ignore_index, n_classes): (i64, usize),
+        ignore_index: i64,
+        classes: (usize, usize),
     ) -> Result<DTensor> {
         let operands: Vec<&DTensor> = [targets].into_iter().chain(weight).collect();
-        let total = call_one(&WeightTotal { ignore_index, n_classes }, &operands)?;
+        let total = call_one(&WeightTotal { of: op, ignore_index, classes }, &operands)?;
         call_one(&Divided, &[grad, &total.settled_as(op)?])
     }
 
     /// In `f64`, of the targets that are here.
     pub(super) fn eval(
+        op: &'static str,
         targets: &Tensor,
         weight: Option<&Tensor>,
         ignore_index: i64,
-        n_classes: usize,
+        (class, n_classes): (usize, usize),
     ) -> Result<Tensor, LocalError> {
-        let place = (0, 0..n_classes, n_classes);
-        let targets = Picks::new("cross_entropy", targets, Some(ignore_index), place)?;
+        let place = (class, 0..n_classes, n_classes);
+        let targets = Picks::new(op, targets, Some(ignore_index), place)?;
         let weights = match weight {
             Some(weight) => targets.pick_from(&weight.to_dtype(DType::F64)?)?,
             None => targets.is_used.to_dtype(DType::F64)?,
@@ -86,7 +91,12 @@ impl Op for WeightTotal {
     }
 
     fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
-        one(WeightTotal::eval(x[0], x.get(1).copied(), self.ignore_index, self.n_classes))
+        let WeightTotal { of, ignore_index, classes } = *self;
+        one(WeightTotal::eval(of, x[0], x.get(1).copied(), ignore_index, classes))
+    }
+
+    fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
+        operand == 0
     }
 }
 

@@ -126,6 +126,10 @@ impl Op for Nll {
         true
     }
 
+    fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
+        operand == 1
+    }
+
     fn decomposes(&self, operands: &[&Layout]) -> bool {
         self.0.reduction == Reduction::Mean
             && operands[..2].iter().any(|layout| cuts(layout, |_| true))
@@ -179,6 +183,10 @@ impl Op for Totals {
 
     fn needs_offsets(&self) -> bool {
         true
+    }
+
+    fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
+        operand == 1
     }
 }
 
@@ -234,6 +242,11 @@ impl Op for NllBackward {
         true
     }
 
+    fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
+        // What is divided has been looked at, for the sum that divides it.
+        operand == 1 && !self.is_divided
+    }
+
     fn decomposes(&self, operands: &[&Layout]) -> bool {
         self.of.reduction == Reduction::Mean
             && !self.is_divided
@@ -246,7 +259,8 @@ impl Op for NllBackward {
             self.name(),
             operands[2],
             (operands[1], self.of.weight_of(operands)),
-            (self.of.ignore_index, operands[0].shape()[class]),
+            self.of.ignore_index,
+            (class, operands[0].shape()[class]),
         )?;
         let mut operands: Vec<&DTensor> = operands.to_vec();
         operands[2] = &grad;
@@ -256,8 +270,8 @@ impl Op for NllBackward {
 
 impl DTensor {
     /// The loss `-weight[target] x[target]` of log-probabilities `[N, C, ...]` (or `[C]`) for targets `[N, ...]` (or
-    /// one): class indices, `i64` or `i32`. Whatever is cut, at most two numbers are reduced. As
-    /// `torch.nn.functional.nll_loss`.
+    /// one): class indices, `i64` or `i32`. Whatever is cut, at most two numbers are reduced, and one that says whether all
+    /// targets are classes. As `torch.nn.functional.nll_loss`.
     pub fn nll_loss(&self, targets: &DTensor, settings: &NllLoss) -> Result<DTensor> {
         let operands: Vec<&DTensor> = [self, targets].into_iter().chain(settings.weight).collect();
         call_one(&Nll(Settings::new(settings)), &operands)

@@ -221,7 +221,17 @@ fn range_of(op: &'static str, x: &DTensor, single: f64) -> Result<(f64, f64)> {
         0 => (single, single),
         _ => all.iter().fold(own, |a, b| (a.0.min(b.0), a.1.max(b.1))),
     };
-    Ok(if min == max { (min - 1.0, max + 1.0) } else { (min, max) })
+    if min != max {
+        return Ok((min, max));
+    }
+    let (min, max) = (min - 1.0, max + 1.0);
+    if min == max {
+        // So large that it is its own neighbour. The kernel refuses it, too; and a range that is none would
+        // be looked for again.
+        let (got, want) = (format!("{min}..={max}"), "finite numbers, the first not the larger");
+        return Err(LocalError::BadNumber { op, name: "range", got, want }.into());
+    }
+    Ok((min, max))
 }
 
 impl DTensor {

@@ -57,6 +57,10 @@ impl Op for PoolBackward {
             Kind::Max => x[0].max_pool_backward(x[1], &self.size),
         })
     }
+
+    fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
+        operand == 1
+    }
 }
 
 impl DTensor {
