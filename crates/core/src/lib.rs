@@ -72,7 +72,7 @@ pub use debug::{
 pub use dispatch::{CacheStats, RuleReplacement, cache_stats, call, clear_cache, replace_rule};
 pub use dtensor_comm::{CommError, Group, RunError, Runner, World, WorldKind, run};
 pub use dtensor_dtype::{DType, Element, ReduceOp, bf16, f16};
-pub use dtensor_layout::{Layout, LayoutError, Mesh, Placement, plan, rule};
+pub use dtensor_layout::{Cut, Layout, LayoutError, Mesh, Placement, plan, rule};
 pub use dtensor_local::{
     Interpolation, LocalError, MeshIndexing, PadMode, Scalar, ScatterReduce, Tensor,
     fft::{Elements, Norm},

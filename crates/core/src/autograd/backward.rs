@@ -18,6 +18,8 @@ pub struct Backward<'a> {
     pub(super) edge: &'a Edge,
     pub(super) kept: &'a Kept,
     pub(super) grads: &'a [Option<DTensor>],
+    /// Gradients are to stay pending sums as far as they can.
+    pub(super) unreduced: bool,
 }
 
 impl Backward<'_> {
@@ -100,6 +102,11 @@ impl Backward<'_> {
     /// Whether an operand needs a gradient.
     pub fn needs(&self, operand: usize) -> bool {
         self.node().inputs.get(operand).is_some_and(Option::is_some)
+    }
+
+    /// Whether gradients are to stay pending sums as far as they can.
+    pub(crate) fn is_unreduced(&self) -> bool {
+        self.unreduced
     }
 
     /// A gradient for every operand that needs one. It may have the shape to which the operand was broadcast, and another

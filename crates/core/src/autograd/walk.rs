@@ -174,7 +174,8 @@ impl<'a> Walk<'a> {
         let node = &*edge.node;
         for (number, (grad, placed)) in grads.iter_mut().zip(&node.results).enumerate() {
             if let Some(arrived) = grad.take() {
-                *grad = Some(aligned(arrived, &placed.layout)?);
+                let stays = self.options.unreduced && matches!(node.what, What::Leaf);
+                *grad = Some(if stays { arrived } else { aligned(arrived, &placed.layout)? });
                 if let Some(wanted) = self.wanted.get_mut(&(node.id, number)) {
                     wanted.clone_from(grad);
                 }
@@ -187,7 +188,8 @@ impl<'a> Walk<'a> {
         };
         let kept_ref = node.kept(self.options.retain_graph || self.options.create_graph)?;
         let Some(kept) = kept_ref.get() else { return Err(Error::GraphFreed { op: node.name() }) };
-        let backward = Backward { edge, kept, grads: &grads };
+        let unreduced = self.options.unreduced;
+        let backward = Backward { edge, kept, grads: &grads, unreduced };
         if let Some(results) = step.again(&backward) {
             let results = results?;
             drop(kept_ref);
@@ -228,14 +230,15 @@ impl<'a> Walk<'a> {
 
     fn leaf(&mut self, edge: &Edge, mut grads: SmallVec<[Option<DTensor>; 1]>) -> Result<()> {
         let Some(gradient) = grads.pop().flatten() else { return Ok(()) };
+        let home = dual(&edge.node.results[0].layout)?;
         let gradient = match self.options.unreduced {
             true => gradient,
-            false => gradient.redistribute_as("backward", &dual(&edge.node.results[0].layout)?)?,
+            false => gradient.redistribute_as("backward", &home)?,
         };
         if let Some(wanted) = self.wanted.get_mut(&(edge.node.id, 0)) {
             *wanted = Some(gradient.clone());
         }
-        self.found.put(edge, gradient);
+        self.found.put(edge, gradient, home);
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use std::{
     collections::HashMap,
     hash::{BuildHasherDefault, Hash, Hasher},
     rc::Rc,
+    sync::Arc,
 };
 
 use dtensor_layout::{Layout, rule::Rule};
@@ -58,7 +59,7 @@ struct KnownRoute {
     op: &'static str,
     /// Kept, so that no other mesh gets their addresses.
     meshes: (DeviceMesh, DeviceMesh),
-    route: Rc<Route>,
+    route: Arc<Route>,
 }
 
 thread_local! {
@@ -135,7 +136,7 @@ pub(super) fn route(
     op: &'static str,
     from: (&Layout, &DeviceMesh),
     to: (&Layout, &DeviceMesh),
-) -> Result<Rc<Route>> {
+) -> Result<Arc<Route>> {
     let mut hasher = KeyHasher::default();
     op.hash(&mut hasher);
     from.0.hash(&mut hasher);
@@ -153,11 +154,11 @@ pub(super) fn route(
         if let Some(bucket) = memory.routes.borrow().get(&hash)
             && let Some(known) = bucket.iter().find(is_it)
         {
-            return Ok(Rc::clone(&known.route));
+            return Ok(Arc::clone(&known.route));
         }
-        let route = Rc::new(Route::new(op, from, to)?);
+        let route = Arc::new(Route::new(op, from, to)?);
         let known =
-            KnownRoute { op, meshes: (from.1.clone(), to.1.clone()), route: Rc::clone(&route) };
+            KnownRoute { op, meshes: (from.1.clone(), to.1.clone()), route: Arc::clone(&route) };
         insert(&memory.routes, &memory.n_routes, hash, known);
         Ok(route)
     })

@@ -1,6 +1,6 @@
 //! What an operation does with operands in given layouts, for one rank.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use dtensor_layout::Layout;
 use dtensor_local::Tensor;
@@ -26,7 +26,7 @@ enum What {
     /// One kernel, after some operands have been moved.
     Kernel {
         /// Empty if no operand moves.
-        moves: SmallVec<[Option<Rc<Route>>; 2]>,
+        moves: SmallVec<[Option<Arc<Route>>; 2]>,
         results: SmallVec<[Layout; 1]>,
         context: LocalContext,
         /// If a rank may fail alone.
@@ -66,7 +66,7 @@ impl Decision {
             return Err(Error::Unsupported { op: name, what: what.into(), way_out });
         }
         let choice = choose(name, &rule, &layouts, &results, op.needs_offsets())?;
-        let mut moves: SmallVec<[Option<Rc<Route>>; 2]> = SmallVec::new();
+        let mut moves: SmallVec<[Option<Arc<Route>>; 2]> = SmallVec::new();
         for (layout, target) in layouts.iter().zip(&choice.operands) {
             moves.push(match *layout == target {
                 true => None,
@@ -134,7 +134,7 @@ impl Decision {
         &self,
         op: &dyn Op,
         operands: &[&DTensor],
-        moves: &[Option<Rc<Route>>],
+        moves: &[Option<Arc<Route>>],
     ) -> Result<SmallVec<[Tensor; 3]>> {
         // All are checked before any is sent.
         for (number, route) in moves.iter().enumerate() {

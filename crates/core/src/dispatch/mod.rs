@@ -10,7 +10,7 @@ mod cache;
 pub(crate) mod choose;
 mod decision;
 
-use std::rc::Rc;
+use std::{rc::Rc, sync::Arc};
 
 use dtensor_layout::Layout;
 
@@ -73,7 +73,7 @@ pub(crate) fn route(
     op: &'static str,
     from: (&Layout, &DeviceMesh),
     to: (&Layout, &DeviceMesh),
-) -> Result<Rc<Route>> {
+) -> Result<Arc<Route>> {
     cache::route(op, from, to)
 }
 

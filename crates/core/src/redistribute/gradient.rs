@@ -28,7 +28,9 @@ impl Step for Moved {
             let placements = crate::autograd::dual(home)?;
             grad = grad.redistribute_to(backward.mesh(0), placements.placements())?;
         }
-        if let Some(dtype) = self.backward_dtype.filter(|dtype| *dtype != grad.dtype()) {
+        let is_sent = !backward.is_unreduced();
+        let dtype = self.backward_dtype.filter(|dtype| is_sent && *dtype != grad.dtype());
+        if let Some(dtype) = dtype {
             let cast = moved(self.op, &grad, grad.cast_parts(self.op, dtype)?, None);
             grad = aligned(cast, home)?;
         }

@@ -6,7 +6,7 @@ mod pending;
 mod route;
 mod run;
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use dtensor_layout::{DType, Layout, Placement};
 
@@ -122,7 +122,7 @@ impl DTensor {
         if self.layout() == to {
             return Ok(self.clone());
         }
-        let route: Rc<Route> =
+        let route: Arc<Route> =
             dispatch::route(op, (self.layout(), self.mesh()), (to, self.mesh()))?;
         let local = route.run(op, self.local())?;
         // A part of a copy would keep all of the copy in memory.

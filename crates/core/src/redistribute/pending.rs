@@ -1,6 +1,6 @@
 //! Redistribution that goes on while the program computes.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use dtensor_comm::Pending;
 use dtensor_layout::{DType, Layout, Placement};
@@ -21,7 +21,7 @@ use crate::{DTensor, Error, Result, debug, dispatch};
 #[derive(Debug)]
 pub struct PendingDTensor {
     op: &'static str,
-    route: Rc<Route>,
+    route: Arc<Route>,
     /// Steps that are done or under way.
     n_begun: usize,
     state: State,

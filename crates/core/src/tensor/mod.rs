@@ -9,10 +9,10 @@ mod read;
 use std::sync::Arc;
 
 use dtensor_layout::{DType, Layout, Placement};
-use dtensor_local::Tensor;
+use dtensor_local::{LocalError, Tensor};
 
 use crate::{
-    DeviceMesh,
+    DeviceMesh, Error, Result,
     autograd::{Edge, Keeper},
 };
 
@@ -31,6 +31,7 @@ pub use factories::{
 #[derive(Clone)]
 pub struct DTensor(Arc<Inner>);
 
+#[derive(Clone)]
 struct Inner {
     /// What this rank holds. On a fake mesh it has a shape and no values; on a rank outside of the mesh it
     /// is empty.
@@ -108,6 +109,28 @@ impl DTensor {
         &self.0.local
     }
 
+    /// Changes what this rank holds, in place if nobody else has it, without asking what it means: for optimizers, whose
+    /// steps are the same on every rank that has a copy. What was computed from the tensor before is not changed, and
+    /// where it came from is forgotten. `change` must keep shape and dtype.
+    pub fn modify_local(
+        &mut self,
+        change: impl FnOnce(&mut Tensor) -> Result<(), LocalError>,
+    ) -> Result<()> {
+        let inner = Arc::make_mut(&mut self.0);
+        (inner.edge, inner.keeper) = (None, None);
+        change(&mut inner.local)?;
+        let shape =
+            inner.mesh.coord().map_or_else(|| vec![0], |coord| inner.layout.local_shape(coord));
+        if inner.local.shape() != shape || inner.local.dtype() != inner.layout.dtype() {
+            return Err(Error::Unsupported {
+                op: "modify_local",
+                what: "what the rank holds has another shape or dtype afterwards".into(),
+                way_out: "use from_local for another tensor",
+            });
+        }
+        Ok(())
+    }
+
     /// Where it was computed, if that is remembered.
     #[inline]
     pub(crate) fn edge(&self) -> Option<&Edge> {
@@ -139,15 +162,8 @@ impl DTensor {
         Arc::into_inner(self.0)?.edge
     }
 
-    fn changed(self, change: impl FnOnce(&mut Inner)) -> DTensor {
-        let mut inner = Arc::try_unwrap(self.0).unwrap_or_else(|shared| Inner {
-            local: shared.local.clone(),
-            layout: shared.layout.clone(),
-            mesh: shared.mesh.clone(),
-            edge: shared.edge.clone(),
-            keeper: shared.keeper.clone(),
-        });
-        change(&mut inner);
-        DTensor(Arc::new(inner))
+    fn changed(mut self, change: impl FnOnce(&mut Inner)) -> DTensor {
+        change(Arc::make_mut(&mut self.0));
+        self
     }
 }

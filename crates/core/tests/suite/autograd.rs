@@ -72,20 +72,26 @@ fn contributions_are_reduced_once_at_the_leaf() {
 fn parts_of_a_batch_are_added_before_anything_is_sent() {
     spmd(2, |world| {
         let mesh = mesh(world, &[2]);
-        let w = place(&numbers(&[4, 3]), DType::F64, &mesh, &[Replicate], 1).requires_grad()?;
+        let w = place(&numbers(&[4, 3]), DType::F64, &mesh, &[Shard(0)], 1).requires_grad()?;
         let options = BackwardOptions::default().unreduced();
+        let single = RedistributeOptions::default().backward_dtype(DType::F32);
+        let whole = w.redistribute_with(&[Replicate], &single)?;
         let loss = |seed: f64| {
             let x = place(&numbers(&[6, 4]), DType::F64, &mesh, &[Shard(0)], 1).mul(seed)?;
-            x.matmul(&w)?.sum(&[], false)
+            x.matmul(&whole)?.sum(&[], false)
         };
         let (sum, comm) = CommDebug::record(|| {
             let mut sum = loss(1.0)?.backward_with(&options)?;
             sum.accumulate(loss(2.0)?.backward_with(&options)?)?;
             Ok::<_, Error>(sum)
         });
-        let sum = sum?;
+        let mut sum = sum?;
         assert_eq!(comm.calls(), 0, "{comm}");
         assert_eq!(sum.get(&w).unwrap().placements(), [SUM]);
+        let (done, comm) = CommDebug::record(|| sum.reduce());
+        done?;
+        assert_eq!((comm.calls(), comm.calls_of(StepKind::ReduceScatter)), (1, 1), "{comm}");
+        assert_eq!(sum.get(&w).unwrap().layout(), w.layout());
         let want = loss(3.0)?.backward()?;
         let (got, want) =
             (sum.get(&w).unwrap().to_vec::<f64>()?, want.get(&w).unwrap().to_vec::<f64>()?);

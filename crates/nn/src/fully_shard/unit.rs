@@ -1,0 +1,132 @@
+//! A module whose parameters are gathered together.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use dtensor::{DTensor, RedistributeOptions, Result};
+
+use super::{FullyShardOptions, gather::Ticket};
+use crate::{Member, Module, Parameter, traverse};
+
+/// The parameters of a module that are gathered when it runs.
+pub(crate) struct Unit {
+    parameters: Vec<Parameter>,
+    options: FullyShardOptions,
+    neighbours: Mutex<Neighbours>,
+    /// What gradients keep of the parameters since the last call.
+    tickets: Mutex<Vec<Weak<Ticket>>>,
+}
+
+/// The units that run before and after this one.
+#[derive(Default)]
+struct Neighbours {
+    previous: Weak<Unit>,
+    next: Weak<Unit>,
+}
+
+impl Unit {
+    pub(super) fn new(parameters: Vec<Parameter>, options: &FullyShardOptions) -> Arc<Unit> {
+        Arc::new(Unit {
+            parameters,
+            options: options.clone(),
+            neighbours: Mutex::default(),
+            tickets: Mutex::default(),
+        })
+    }
+
+    /// Runs a module with its parameters gathered.
+    pub(crate) fn around(
+        &self,
+        x: &DTensor,
+        forward: impl FnOnce(&DTensor) -> Result<DTensor>,
+    ) -> Result<DTensor> {
+        /// Lets go of the parameters, also after an error.
+        struct Close<'a>(&'a [Parameter]);
+        impl Drop for Close<'_> {
+            fn drop(&mut self) {
+                for parameter in self.0 {
+                    if let Some(gather) = &mut *parameter.gather() {
+                        gather.close();
+                    }
+                }
+            }
+        }
+        lock(&self.tickets).clear();
+        self.start()?;
+        let next = lock(&self.neighbours).next.upgrade();
+        if let Some(next) = next.filter(|_| self.options.prefetch) {
+            next.start()?;
+        }
+        for parameter in &self.parameters {
+            if let Some(gather) = &mut *parameter.gather() {
+                gather.open();
+            }
+        }
+        let close = Close(&self.parameters);
+        let x = match self.options.param_dtype {
+            Some(dtype) if x.dtype().is_float() => x.to_dtype(dtype)?,
+            _ => x.clone(),
+        };
+        let y = forward(&x)?;
+        drop(close);
+        match self.options.output_dtype {
+            Some(dtype) if y.dtype().is_float() => y.to_dtype(dtype),
+            _ => Ok(y),
+        }
+    }
+
+    /// Begins to gather all parameters.
+    fn start(&self) -> Result<()> {
+        for parameter in &self.parameters {
+            if let Some(gather) = &mut *parameter.gather() {
+                gather.start(&parameter.value())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to gather again what the gradients of the unit before this one need.
+    pub(super) fn start_previous(&self) -> Result<()> {
+        if !self.options.prefetch {
+            return Ok(());
+        }
+        let Some(previous) = lock(&self.neighbours).previous.upgrade() else { return Ok(()) };
+        let tickets: Vec<_> = lock(&previous.tickets).iter().filter_map(Weak::upgrade).collect();
+        tickets.iter().try_for_each(|ticket| ticket.start())
+    }
+
+    pub(super) fn remember(&self, ticket: &Arc<Ticket>) {
+        lock(&self.tickets).push(Arc::downgrade(ticket));
+    }
+
+    pub(super) fn reshards(&self) -> bool {
+        self.options.reshard_after_forward
+    }
+
+    pub(super) fn redistribute_options(&self) -> RedistributeOptions {
+        let mut options = RedistributeOptions::default();
+        options.forward_dtype = self.options.param_dtype;
+        options.backward_dtype = self.options.reduce_dtype;
+        options
+    }
+}
+
+/// Tells every unit of a model which ones run before and after it: those of a module before those in it, and else in the
+/// order of the fields.
+pub(super) fn link(module: &dyn Module) {
+    let mut units: Vec<Arc<Unit>> = module.state().unit().cloned().into_iter().collect();
+    traverse::walk(module, "", &mut |_, member| {
+        if let Member::Module(module) = member {
+            units.extend(module.state().unit().cloned());
+        }
+        true
+    });
+    for pair in units.windows(2) {
+        let [before, after] = pair else { continue };
+        lock(&before.neighbours).next = Arc::downgrade(after);
+        lock(&after.neighbours).previous = Arc::downgrade(before);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

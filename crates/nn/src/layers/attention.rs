@@ -1,0 +1,90 @@
+use dtensor::{DTensor, DType, DeviceMesh, Result, ops::nn::Attention};
+
+use super::{Linear, Rotary};
+use crate::{Error, Forward, Module, ModuleState};
+
+/// What a [`MultiHeadAttention`] is like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionConfig {
+    /// Features of the input and of the result.
+    pub dim: usize,
+    /// Heads of queries.
+    pub heads: usize,
+    /// Heads of keys and values, of which neighbouring heads of queries share one.
+    pub key_heads: usize,
+    /// Whether a position sees only those before it.
+    pub causal: bool,
+    /// Whether the four products add a bias.
+    pub bias: bool,
+}
+
+/// Attention of several heads. Head after head, the features of queries, keys and values lie side by side: cut by heads,
+/// every rank computes its own, without communication.
+#[derive(Clone, Debug, Module)]
+pub struct MultiHeadAttention {
+    /// Queries.
+    pub wq: Linear,
+    /// Keys.
+    pub wk: Linear,
+    /// Values.
+    pub wv: Linear,
+    /// What becomes of the heads' results.
+    pub wo: Linear,
+    #[module(skip)]
+    config: AttentionConfig,
+    #[module(skip)]
+    rotary: Option<Rotary>,
+    state: ModuleState,
+}
+
+impl MultiHeadAttention {
+    /// With first values as PyTorch's, a copy on every rank.
+    pub fn new(
+        config: &AttentionConfig,
+        rotary: Option<Rotary>,
+        dtype: DType,
+        mesh: &DeviceMesh,
+    ) -> Result<MultiHeadAttention, Error> {
+        let AttentionConfig { dim, heads, key_heads, bias, .. } = *config;
+        if heads == 0 || dim % heads != 0 {
+            let got = format!("{heads} for {dim} features");
+            return Err(Error::bad("the number of heads", got, "it must divide the features"));
+        }
+        if key_heads == 0 || heads % key_heads != 0 {
+            let got = format!("{key_heads} for {heads} heads of queries");
+            return Err(Error::bad("the number of key heads", got, "it must divide the others"));
+        }
+        let width = dim / heads * key_heads;
+        Ok(MultiHeadAttention {
+            wq: Linear::new(dim, dim, bias, dtype, mesh)?,
+            wk: Linear::new(dim, width, bias, dtype, mesh)?,
+            wv: Linear::new(dim, width, bias, dtype, mesh)?,
+            wo: Linear::new(dim, dim, bias, dtype, mesh)?,
+            config: *config,
+            rotary,
+            state: ModuleState::default(),
+        })
+    }
+
+    /// `[batch, positions, features]` as `[batch, heads, positions, features of a head]`.
+    fn by_heads(x: &DTensor, heads: usize) -> Result<DTensor> {
+        let size = |dim: usize| x.shape()[dim].cast_signed();
+        let width = x.shape()[2] / heads;
+        x.reshape(&[size(0), size(1), heads.cast_signed(), width.cast_signed()])?.transpose(1, 2)
+    }
+}
+
+impl Forward for MultiHeadAttention {
+    fn forward(&self, x: &DTensor) -> Result<DTensor> {
+        let AttentionConfig { heads, key_heads, causal, .. } = self.config;
+        let mut queries = Self::by_heads(&self.wq.call(x)?, heads)?;
+        let mut keys = Self::by_heads(&self.wk.call(x)?, key_heads)?;
+        let values = Self::by_heads(&self.wv.call(x)?, key_heads)?;
+        if let Some(rotary) = &self.rotary {
+            (queries, keys) = (rotary.turn(&queries)?, rotary.turn(&keys)?);
+        }
+        let settings = Attention { causal, scale: None };
+        let (seen, _) = queries.attention(&keys, &values, &settings)?;
+        self.wo.call(&seen.transpose(1, 2)?.flatten(2, 3)?)
+    }
+}

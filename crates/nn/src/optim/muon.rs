@@ -1,0 +1,130 @@
+use dtensor::{DTensor, Gradients};
+
+use super::{AdamW, Group, Optimizer};
+use crate::{Error, Parameter, Result, StateDict};
+
+/// Muon, by Jordan and others: the direction of a matrix is made orthogonal before it is followed. Products of matrices are needed for
+/// that, of the whole matrix: they run as operations on the parameter's layout. Parameters that are no matrices are left to [`AdamW`].
+#[derive(Debug)]
+pub struct Muon {
+    matrices: Vec<Parameter>,
+    directions: Vec<Option<DTensor>>,
+    lr: f64,
+    factor: f64,
+    momentum: f64,
+    weight_decay: f64,
+    others: AdamW,
+}
+
+impl Muon {
+    /// Matrices with a learning rate, momentum 0.95, and the others with [`AdamW`] and a learning rate of their own.
+    pub fn new(parameters: Vec<Parameter>, lr: f64, others_lr: f64) -> Muon {
+        let (matrices, others): (Vec<_>, Vec<_>) =
+            parameters.into_iter().partition(|parameter| parameter.value().n_dims() == 2);
+        Muon {
+            directions: vec![None; matrices.len()],
+            matrices,
+            lr,
+            factor: 1.0,
+            momentum: 0.95,
+            weight_decay: 0.0,
+            others: AdamW::of_groups(vec![Group::new(others, others_lr)]),
+        }
+    }
+
+    /// With so much of the last direction.
+    #[must_use]
+    pub fn momentum(mut self, momentum: f64) -> Muon {
+        self.momentum = momentum;
+        self
+    }
+
+    /// With decay of the matrices.
+    #[must_use]
+    pub fn weight_decay(mut self, weight_decay: f64) -> Muon {
+        self.weight_decay = weight_decay;
+        self
+    }
+}
+
+/// Singular values brought near 1, by five steps of Newton and Schulz.
+fn orthogonal(matrix: &DTensor) -> dtensor::Result<DTensor> {
+    const A: f64 = 3.4445;
+    const B: f64 = -4.7750;
+    const C: f64 = 2.0315;
+    let is_tall = matrix.shape()[0] > matrix.shape()[1];
+    let mut x = if is_tall { matrix.t()? } else { matrix.clone() };
+    let norm = x.square()?.sum(&[], false)?.sqrt()?.add(1e-7)?;
+    x = x.div(&norm)?;
+    for _ in 0..5 {
+        let a = x.matmul(&x.t()?)?.settled()?;
+        let b = a.mul(B)?.add(&a.matmul(&a)?.mul(C)?)?.settled()?;
+        x = x.mul(A)?.add(&b.matmul(&x)?)?.settled()?;
+    }
+    if is_tall { x.t() } else { Ok(x) }
+}
+
+impl Optimizer for Muon {
+    fn step(&mut self, gradients: &Gradients) -> Result<()> {
+        let lr = self.lr * self.factor;
+        for (matrix, direction) in self.matrices.iter().zip(&mut self.directions) {
+            let value = matrix.value();
+            let Some(gradient) = gradients.get(&value) else { continue };
+            let value = value.detach();
+            let gradient = gradient.redistribute_layout(value.layout())?;
+            let mean = match direction.take() {
+                Some(before) => before.lerp(&gradient, 1.0 - self.momentum)?,
+                None => gradient.mul(1.0 - self.momentum)?,
+            };
+            let ahead = gradient.lerp(&mean, self.momentum)?;
+            let [rows, columns] = *value.shape() else { continue };
+            let scale = (rows as f64 / columns as f64).max(1.0).sqrt();
+            let update = orthogonal(&ahead)?.mul(lr * scale)?;
+            let value = value.mul(1.0 - lr * self.weight_decay)?.sub(&update)?;
+            matrix.set(&value.redistribute_layout(&matrix.layout())?)?;
+            *direction = Some(mean);
+        }
+        self.others.step(gradients)
+    }
+
+    fn learning_rates(&self) -> Vec<f64> {
+        [vec![self.lr * self.factor], self.others.learning_rates()].concat()
+    }
+
+    fn scale_learning_rate(&mut self, factor: f64) {
+        self.factor = factor;
+        self.others.scale_learning_rate(factor);
+    }
+
+    fn state_dict(&self) -> Result<StateDict> {
+        let mut state = StateDict::new();
+        for (name, value) in self.others.state_dict()? {
+            state.insert(format!("others.{name}"), value);
+        }
+        for (number, direction) in self.directions.iter().enumerate() {
+            if let Some(direction) = direction {
+                state.insert(format!("{number}.momentum_buffer"), direction.clone());
+            }
+        }
+        Ok(state)
+    }
+
+    fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
+        let others = state.iter().filter_map(|(name, value)| {
+            Some((name.strip_prefix("others.")?.to_owned(), value.clone()))
+        });
+        self.others.load_state_dict(&others.collect())?;
+        for (number, (matrix, direction)) in
+            self.matrices.iter().zip(&mut self.directions).enumerate()
+        {
+            let name = format!("{number}.momentum_buffer");
+            let Some(found) = state.get(&name) else { continue };
+            if found.shape() != matrix.layout().global_shape() {
+                let (got, want) = (found.shape().to_vec(), matrix.layout().global_shape().to_vec());
+                return Err(Error::Misshapen { name, got, want });
+            }
+            *direction = Some(found.redistribute_layout(&matrix.layout())?);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! Parallel styles: how the parameters of a module are cut over a mesh axis, and where its operand and its result lie.
+
+mod distribute;
+mod pattern;
+mod prepare;
+mod spot;
+mod styles;
+
+use std::{fmt, sync::Arc};
+
+use dtensor::DeviceMesh;
+
+pub use distribute::distribute_module;
+pub use prepare::{PrepareInput, PrepareInputOutput, PrepareOutput};
+pub use spot::Spot;
+pub use styles::{ColwiseParallel, RowwiseParallel, SequenceParallel};
+
+use crate::{Error, Module, Result, for_each_module, module_names};
+
+/// What is done to a module to run it on the ranks of a mesh axis.
+pub trait ParallelStyle: fmt::Debug + Send + Sync {
+    /// Cuts the parameters of the module called `name`, and puts before and after it what brings its operand and its result
+    /// to where they belong.
+    fn apply(&self, name: &str, module: &mut dyn Module, axis: usize) -> Result<()>;
+}
+
+/// Styles by the names of modules.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    styles: Vec<(String, Arc<dyn ParallelStyle>)>,
+}
+
+impl Plan {
+    /// Without a style.
+    pub fn new() -> Plan {
+        Plan::default()
+    }
+
+    /// With a style for all modules whose names match a pattern: part by part between the dots, `*` stands for anything, `?`
+    /// for one character, `[abc]` for one of these. The empty pattern is the module itself.
+    #[must_use]
+    pub fn with(mut self, pattern: &str, style: impl ParallelStyle + 'static) -> Plan {
+        self.styles.push((pattern.to_owned(), Arc::new(style)));
+        self
+    }
+
+    /// The patterns, in order.
+    pub fn patterns(&self) -> impl Iterator<Item = &str> {
+        self.styles.iter().map(|(pattern, _)| pattern.as_str())
+    }
+}
+
+/// Runs the modules of a model on the ranks of a mesh axis, each by the style that a plan has for its name. A pattern that
+/// matches nothing is an error, found before anything is changed.
+///
+/// Parameters lie on `mesh`, which may have other axes.
+///
+/// ```
+/// use dtensor::{CommDebug, DType, DeviceMesh, Placement::Replicate, Runner, ones};
+/// use dtensor_nn::{Activation, ColwiseParallel, Forward, Mlp, Plan, RowwiseParallel, parallelize_module};
+///
+/// Runner::threads(2).run(|world| {
+///     let mesh = DeviceMesh::of_world(world, "tp")?;
+///     let mut mlp = Mlp::new(4, 16, Activation::Gelu, true, DType::F32, &mesh)?;
+///     let plan = Plan::new().with("w1", ColwiseParallel::default()).with("w2", RowwiseParallel::default());
+///     parallelize_module(&mut mlp, &mesh, "tp", &plan)?;
+///     let x = ones(&[3, 4], DType::F32, &mesh, &[Replicate])?;
+///     let (y, comm) = CommDebug::record(|| mlp.call(&x));
+///     assert_eq!((y?.placements()[0], comm.calls()), (Replicate, 1));   // one all-reduce
+///     Ok::<_, dtensor_nn::Error>(())
+/// })?;
+/// # Ok::<(), dtensor::RunError>(())
+/// ```
+pub fn parallelize_module(
+    module: &mut dyn Module,
+    mesh: &DeviceMesh,
+    axis: &str,
+    plan: &Plan,
+) -> Result<()> {
+    let axis = mesh.axis_index(axis)?;
+    let names = module_names(module);
+    for pattern in plan.patterns() {
+        if !pattern.is_empty() && !names.iter().any(|name| pattern::matches(pattern, name)) {
+            let shown: Vec<&str> = names.iter().map(String::as_str).take(20).collect();
+            let more = if names.len() > shown.len() { ", ..." } else { "" };
+            return Err(Error::UnmatchedPattern {
+                pattern: pattern.to_owned(),
+                modules: shown.join(", ") + more,
+            });
+        }
+    }
+    crate::assign_names(module);
+    for_each_module(module, |name, module| {
+        for (pattern, style) in &plan.styles {
+            if pattern::matches(pattern, name) {
+                style.apply(name, module, axis)?;
+            }
+        }
+        Ok(())
+    })
+}
