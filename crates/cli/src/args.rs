@@ -1,8 +1,8 @@
 use clap::{Parser, Subcommand};
 
-use crate::{bench::BenchArgs, layout::LayoutArgs, ops::OpsArgs, plan::PlanArgs};
+use crate::{bench::BenchArgs, layout::LayoutArgs, ops::OpsArgs, plan::PlanArgs, train::TrainArgs};
 
-/// Distributed tensors: look at layouts, plan redistributions, list operations, measure worlds.
+/// Distributed tensors: train models, look at layouts, plan redistributions, list operations, measure.
 #[derive(Parser)]
 #[command(
     name = "dtensor",
@@ -20,6 +20,8 @@ pub enum Command {
     Layout(LayoutArgs),
     Plan(PlanArgs),
     Ops(OpsArgs),
+    // Large, because it has many options.
+    Train(Box<TrainArgs>),
     Bench(BenchArgs),
 }
 

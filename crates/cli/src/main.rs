@@ -13,6 +13,7 @@ mod ops;
 mod output;
 mod parse;
 mod plan;
+mod train;
 
 use std::{
     env,
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Layout(args) => layout::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Ops(args) => ops::run(args),
+        Command::Train(args) => train::run(*args),
         Command::Bench(args) => bench::run(args),
     }));
     match result {

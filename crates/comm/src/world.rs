@@ -31,6 +31,23 @@ pub enum WorldKind {
     Fake,
 }
 
+impl WorldKind {
+    /// In one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            WorldKind::Threads => "threads",
+            WorldKind::Mpi => "mpi",
+            WorldKind::Fake => "fake",
+        }
+    }
+}
+
+impl fmt::Display for WorldKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 struct WorldShared {
     rank: usize,
     size: usize,

@@ -4,6 +4,8 @@ use dtensor_comm::CommError;
 use dtensor_layout::{DType, LayoutError, rule::RuleError};
 use dtensor_local::LocalError;
 
+use crate::Phase;
+
 /// What an operation on distributed tensors gives.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -173,6 +175,16 @@ pub enum Error {
         /// The operation.
         op: &'static str,
     },
+    /// A result that is not finite, within [`detect_anomaly`](crate::detect_anomaly).
+    #[error("{op}: a result is NaN or infinite{}, in the {phase} pass", in_module(module.as_deref()))]
+    NotFinite {
+        /// The operation.
+        op: &'static str,
+        /// The module that was running.
+        module: Option<Arc<str>>,
+        /// Whether a value or a gradient was computed.
+        phase: Phase,
+    },
     /// A second walk through a graph that the first has freed.
     #[error(
         "{op}: a walk has been here and freed what it kept; walk with retain_graph to come again"
@@ -203,6 +215,10 @@ impl Error {
     pub(crate) fn comm(op: &'static str) -> impl Fn(CommError) -> Error {
         move |source| Error::Comm { op, source: Arc::new(source) }
     }
+}
+
+fn in_module(module: Option<&str>) -> String {
+    module.map(|module| format!(", in module {module}")).unwrap_or_default()
 }
 
 impl From<LocalError> for Error {

@@ -66,13 +66,13 @@ pub use autograd::{
     BackwardOptions, Gradients, Keeper, checkpoint, enable_grad, grad, is_grad_enabled, no_grad,
 };
 pub use debug::{
-    AxisRows, CommDebug, CommEvent, Explanation, Phase, RowCost, explain, explain_calls,
-    module_scope, visualize_sharding, visualize_sharding_svg,
+    AxisRows, CommDebug, CommEvent, Explanation, Phase, RowCost, detect_anomaly, explain,
+    explain_calls, module_scope, visualize_sharding, visualize_sharding_svg,
 };
 pub use dispatch::{CacheStats, RuleReplacement, cache_stats, call, clear_cache, replace_rule};
 pub use dtensor_comm::{CommError, Group, RunError, Runner, World, WorldKind, run};
 pub use dtensor_dtype::{DType, Element, ReduceOp, bf16, f16};
-pub use dtensor_layout::{Cut, Layout, LayoutError, Mesh, Placement, plan, rule};
+pub use dtensor_layout::{Cut, Layout, LayoutError, Mesh, MeshAxis, Placement, plan, rule};
 pub use dtensor_local::{
     Interpolation, LocalError, MeshIndexing, PadMode, Scalar, ScatterReduce, Tensor,
     fft::{Elements, Norm},

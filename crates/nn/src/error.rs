@@ -72,6 +72,16 @@ pub enum Error {
         /// What it should be.
         want: &'static str,
     },
+    /// A loss that is no number.
+    #[error(
+        "the loss of step {step} is {loss}; lower the learning rate, or look for the cause with --detect-anomaly"
+    )]
+    NotFinite {
+        /// The step.
+        step: u64,
+        /// The loss.
+        loss: f64,
+    },
     /// A file that cannot be read or written.
     #[error("{path}: {why}")]
     File {

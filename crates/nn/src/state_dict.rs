@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use dtensor::{DTensor, DType, Placement, Tensor, distribute_tensor_from};
+use dtensor::{DTensor, DType, LocalError, Placement, Tensor, distribute_tensor_from};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
 use crate::{Error, Module, Parameter, Result, named_parameters};
@@ -56,7 +56,10 @@ pub fn read_safetensors(path: &Path) -> Result<BTreeMap<String, Tensor>> {
     for (name, view) in file.tensors() {
         let dtype = ours(view.dtype())
             .ok_or_else(|| broken(format!("`{name}` has dtype {:?}", view.dtype())))?;
-        let tensor = Tensor::from_bytes(view.data(), view.shape(), dtype);
+        let tensor = Tensor::from_bytes_with(view.shape(), dtype, |bytes| {
+            bytes.copy_from_slice(view.data());
+            Ok::<_, LocalError>(())
+        });
         tensors.insert(name, tensor.map_err(|error| broken(error.to_string()))?);
     }
     Ok(tensors)

@@ -13,6 +13,7 @@ mod redistribute;
 mod report;
 mod samples;
 mod scale;
+mod train;
 
 use clap::{Args, Subcommand};
 
@@ -32,6 +33,7 @@ enum Subject {
     Kernels(kernels::KernelsArgs),
     Redistribute(redistribute::RedistributeArgs),
     Scale(scale::ScaleArgs),
+    Train(train::TrainArgs),
 }
 
 pub fn run(args: BenchArgs) -> Result<()> {
@@ -41,5 +43,6 @@ pub fn run(args: BenchArgs) -> Result<()> {
         Subject::Kernels(args) => kernels::run(args),
         Subject::Redistribute(args) => redistribute::run(args),
         Subject::Scale(args) => scale::run(args),
+        Subject::Train(args) => train::run(args),
     }
 }

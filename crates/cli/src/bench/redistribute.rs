@@ -229,7 +229,7 @@ impl Line {
         let mut line = json!({
             "bench": "redistribute",
             "world": self.world,
-            "kind": kind(self.kind),
+            "kind": self.kind.name(),
             "shape": self.shape,
             "dims": self.dims,
             "case": self.case,
@@ -243,13 +243,6 @@ impl Line {
             line.insert("comms".to_string(), Value::Object(comms.clone()));
         }
         line
-    }
-}
-
-fn kind(kind: WorldKind) -> &'static str {
-    match kind {
-        WorldKind::Mpi => "mpi",
-        _ => "threads",
     }
 }
 

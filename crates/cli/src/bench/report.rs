@@ -1,4 +1,4 @@
-use dtensor_comm::{World, WorldKind};
+use dtensor_comm::World;
 use dtensor_picture::{
     Align, Table,
     units::{bytes, count, microseconds},
@@ -91,11 +91,7 @@ fn compare(lines: &mut [Line]) {
 impl Report {
     pub fn new(world: &World, checks: Option<bool>, mut lines: Vec<Line>) -> Report {
         compare(&mut lines);
-        let kind = match world.kind() {
-            WorldKind::Mpi => "mpi",
-            WorldKind::Fake => "fake",
-            _ => "threads",
-        };
+        let kind = world.kind().name();
         let latency = Samples::default();
         Report { world: world.size(), kind, checks, lines, latency, plain_latency: None }
     }

@@ -17,6 +17,11 @@ impl Samples {
         self.0.extend(other.0);
     }
 
+    /// All of them, in microseconds.
+    pub fn all(&self) -> &[f64] {
+        &self.0
+    }
+
     pub fn len(&self) -> usize {
         self.0.len()
     }

@@ -28,6 +28,12 @@ impl Keep {
     /// a constant is not kept.
     pub const OTHERS: Keep = Keep { only_others: true, ..Keep::OPERANDS };
 
+    /// As [`OTHERS`](Keep::OTHERS), of these operands alone: the gradients with respect to further ones, such as something
+    /// that is added to a product, need none of them.
+    pub const fn others_among(numbers: &[usize]) -> Keep {
+        Keep { only_others: true, ..Keep::operands(numbers) }
+    }
+
     /// All results.
     pub const RESULTS: Keep = Keep { results: u32::MAX, ..Keep::NOTHING };
 
@@ -59,7 +65,8 @@ impl Keep {
         n: usize,
     ) -> bool {
         has(self.operands, number)
-            && (!self.only_others || (0..n).any(|other| other != number && needs(other)))
+            && (!self.only_others
+                || (0..n).any(|other| other != number && has(self.operands, other) && needs(other)))
     }
 
     pub(super) fn keeps_result(self, number: usize) -> bool {

@@ -1,5 +1,6 @@
 //! Seeing what happens.
 
+mod anomaly;
 mod comm;
 mod explain;
 mod module;
@@ -8,6 +9,7 @@ mod visualize;
 
 use std::cell::Cell;
 
+pub use anomaly::detect_anomaly;
 pub use comm::{CommDebug, CommEvent};
 pub(crate) use comm::{saw, sent};
 pub use explain::{AxisRows, Explanation, RowCost, explain, explain_calls};
@@ -15,7 +17,7 @@ pub use module::{Phase, module_scope};
 pub(crate) use module::{in_backward, in_module, module};
 pub use visualize::{visualize_sharding, visualize_sharding_svg};
 
-use crate::{DTensor, op::Op};
+use crate::{DTensor, Result, op::Op};
 
 thread_local! {
     /// Whether anybody listens: what the fast path asks.
@@ -31,7 +33,16 @@ pub(crate) fn called(op: &dyn Op, operands: &[&DTensor]) {
     }
 }
 
+/// An operation gave results.
+#[inline]
+pub(crate) fn finished(op: &dyn Op, operands: &[&DTensor], results: &[DTensor]) -> Result<()> {
+    match WATCHED.get() && anomaly::is_detecting() {
+        true => anomaly::check(op, operands, results),
+        false => Ok(()),
+    }
+}
+
 /// Somebody began or ceased to listen.
 fn watch() {
-    WATCHED.set(comm::is_listening() || explain::is_listening());
+    WATCHED.set(comm::is_listening() || explain::is_listening() || anomaly::is_detecting());
 }

@@ -32,10 +32,12 @@ pub(crate) use decision::Decision;
 pub fn call(op: &dyn Op, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
     debug::called(op, operands);
     let decision = decide(op, operands)?;
-    match autograd::is_recorded(operands) {
+    let results = match autograd::is_recorded(operands) {
         false => decision.run(op, operands),
         true => autograd::recorded(op, operands, || decision.run(op, operands)),
-    }
+    }?;
+    debug::finished(op, operands, &results)?;
+    Ok(results)
 }
 
 /// As [`call`], for operations of one result.

@@ -108,6 +108,29 @@ impl Tensor {
         add_product(op, a, b, &kept, scale)
     }
 
+    /// The linear layer `self weightᵀ + bias`, of `[.., in]` with a weight `[out, in]` and a bias `[out]`, as
+    /// `torch.nn.functional.linear`. Neither of the operands is copied, and rows that are evenly apart are one
+    /// product.
+    pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        let op = "linear";
+        let [n_out, n_in] = weight.shape() else {
+            return Err(mismatch(op, self, weight, "the weight needs two dims, [out, in]"));
+        };
+        let Some((last, rows)) = self.shape().split_last().filter(|(last, _)| *last == n_in) else {
+            return Err(mismatch(op, self, weight, "the last dims must be equal"));
+        };
+        let shape: Dims = rows.iter().chain([n_out]).copied().collect();
+        let a = if rows.is_empty() { self.unsqueeze(0)? } else { self.clone() };
+        let batch = rows.split_last().map_or(&[][..], |(_, batch)| batch);
+        let b: Dims = batch.iter().chain([last, n_out]).copied().collect();
+        let b = weight.transpose(0, 1)?.expand(&b)?;
+        let Some(bias) = bias else { return product(op, &a, &b, &shape) };
+        if bias.shape() != [*n_out] {
+            return Err(mismatch(op, weight, bias, "the bias needs one dim, [out]"));
+        }
+        add_product(op, &a, &b, &bias.expand(&shape)?, Scale { product: 1.0, kept: Some(1.0) })
+    }
+
     /// The sum of the products of two vectors, without dims.
     pub fn dot(&self, other: &Tensor) -> Result<Tensor> {
         match (self.shape(), other.shape()) {

@@ -1,12 +1,10 @@
-use dtensor_layout::{
-    Placement,
-    rule::{
-        Law::{self, Affine, DecreasingIn, IncreasingIn},
-        Rule,
-    },
+use dtensor_layout::rule::{
+    Law::{self, Affine, DecreasingIn, IncreasingIn},
+    Rule,
 };
 use dtensor_local::{LocalError, Tensor};
 
+use super::addend::adds;
 use crate::{
     DTensor, Error, Result,
     dispatch::call_one,
@@ -40,8 +38,9 @@ impl Op for Addmm {
         if !self.beta.0.is_finite() || !self.alpha.0.is_finite() {
             return rule("addmm", &letters, &[]);
         }
-        // Linear in what is added together with a factor; if it is pending, every rank adds its own.
-        let rows = "P(sum) P(sum) R -> P(sum); P(sum) R P(sum) -> P(sum); \
+        // As long as a factor is pending, so is the product, to which one rank adds what is added; or each its own.
+        let rows = "R P(sum) R -> P(sum); R R P(sum) -> P(sum); \
+                    P(sum) P(sum) R -> P(sum); P(sum) R P(sum) -> P(sum); \
                     P(avg) P(avg) R -> P(avg); P(avg) R P(avg) -> P(avg); \
                     P(sum) S(1) S(0) -> P(sum)";
         let monotone = if self.beta.0 >= 0.0 { IncreasingIn(0) } else { DecreasingIn(0) };
@@ -55,19 +54,9 @@ impl Op for Addmm {
     }
 
     fn eval(&self, x: &[&Tensor], context: &LocalContext) -> Result<Outputs, LocalError> {
-        let beta = if adds(context) { self.beta.0 } else { 0.0 };
+        let beta = if adds(context, 0) { self.beta.0 } else { 0.0 };
         one(x[0].addmm(x[1], x[2], beta, self.alpha.0))
     }
-}
-
-/// Whether this rank adds: of those that share the inner dim and all have what is added, the first.
-fn adds(context: &LocalContext) -> bool {
-    let (Some(added), Some(left)) = (context.operand(0), context.operand(1)) else { return true };
-    let axes = added.placements().iter().zip(left.placements()).zip(context.coord());
-    let mut repeated = axes.filter(|((added, left), _)| {
-        **added == Placement::Replicate && **left == Placement::Shard(1)
-    });
-    repeated.all(|(_, index)| *index == 0)
 }
 
 impl DTensor {

@@ -55,6 +55,10 @@ impl Op for MatMul {
                 // Dims that are left of a matrix are summed when it is brought to the operand's shape.
                 if is_row { left.squeeze(-2) } else { Ok(left) }
             }
+            // One matrix for all batches: the sum over all rows at once, instead of a product for each batch.
+            _ if backward.shape(1).len() == 2 && !is_row => {
+                backward.operand(0)?.linear_weight_gradient(&grad)
+            }
             _ => {
                 let left = backward.operand(0)?;
                 let left = if is_row { left.unsqueeze(-2)? } else { left };

@@ -1,0 +1,418 @@
+//! `dtensor bench train`: steps of training, on one rank and on two.
+
+use std::{
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+use clap::Args;
+use dtensor::{
+    DTensor, DType, DeviceMesh,
+    Placement::{self, Replicate, Shard},
+    Runner, World, WorldKind, randint, randn, random,
+};
+use dtensor_nn::{
+    Activation, AdamW, ColwiseParallel, Forward, FullyShardOptions, Gpt, GptConfig, Mlp, Module,
+    Optimizer, Plan, PrepareInput, RowwiseParallel, SequenceParallel, Sgd, Spot, cross_entropy,
+    fully_shard, mse_loss, parallelize_module, parameters, replicate,
+};
+use dtensor_picture::{Align, Table, units};
+use serde_json::{Value, json};
+
+use super::samples::Samples;
+use crate::{
+    error::{Error, Result},
+    output::{Out, Progress},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  All cases on thread ranks, as a table:
+    dtensor bench train
+  Two modes of the transformer, one JSON line each:
+    dtensor bench train --only transformer_tp --modes tp2,fsdp2 --json
+  Ranks as processes (build with --features mpi); modes of two ranks only:
+    mpirun -n 2 dtensor bench train --json
+
+mlp_tp: two products with gelu between them, 1024 features, 4096 hidden, 1024 tokens, f32: forward, backward, SGD. \
+transformer_tp: 4 layers, 512 features, 8 heads, 256 positions, 4 texts, 8192 tokens, f32: forward, backward, AdamW. \
+single_1t and single_2t: one rank with one and two threads. tp2: products cut over two ranks; _sp: norms on cut positions; _lp: \
+logits stay cut in the loss. fsdp2: fully sharded. dp_replicate: data parallel. Every mode sees the same batch. A sample is the time of the \
+slowest rank.";
+
+/// Steps of training, on one rank and on two.
+#[derive(Args, Clone)]
+#[command(after_help = EXAMPLES)]
+pub struct TrainArgs {
+    /// mlp_tp or transformer_tp [default: both]
+    #[arg(long, value_name = "BENCH")]
+    only: Option<String>,
+    /// Modes to run, with commas between them [default: all]
+    #[arg(long, value_name = "MODES", value_delimiter = ',')]
+    modes: Vec<String>,
+    /// Times that all modes are run, one after the other
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Steps of a run before it is measured
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    warm: u32,
+    /// Steps of a run that are measured
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    steps: u32,
+    /// One JSON line per mode
+    #[arg(long)]
+    json: bool,
+    /// Run one mode in this process, and say everything about it
+    #[arg(long, hide = true)]
+    child: bool,
+}
+
+/// A way to run a model.
+struct Mode {
+    bench: &'static str,
+    name: &'static str,
+    ranks: usize,
+    threads: usize,
+}
+
+const fn mode(bench: &'static str, name: &'static str, ranks: usize, threads: usize) -> Mode {
+    Mode { bench, name, ranks, threads }
+}
+
+const MLP: &str = "mlp_tp";
+const TRANSFORMER: &str = "transformer_tp";
+
+const MODES: [Mode; 10] = [
+    mode(MLP, "single_2t", 1, 2),
+    mode(MLP, "tp2_dtensor", 2, 1),
+    mode(MLP, "single_1t", 1, 1),
+    mode(TRANSFORMER, "single_2t", 1, 2),
+    mode(TRANSFORMER, "tp2_sp_lp", 2, 1),
+    mode(TRANSFORMER, "tp2_sp", 2, 1),
+    mode(TRANSFORMER, "tp2", 2, 1),
+    mode(TRANSFORMER, "fsdp2", 2, 1),
+    mode(TRANSFORMER, "dp_replicate", 2, 1),
+    mode(TRANSFORMER, "single_1t", 1, 1),
+];
+
+/// Times of the steps of a run, of the slowest rank each.
+#[derive(Clone, Default)]
+struct Times {
+    step: Samples,
+    forward: Samples,
+    backward: Samples,
+    optimizer: Samples,
+    losses: Vec<f64>,
+    peak_mib: f64,
+}
+
+pub fn run(args: TrainArgs) -> Result<()> {
+    let chosen: Vec<&Mode> = MODES
+        .iter()
+        .filter(|mode| args.only.as_deref().is_none_or(|only| only == mode.bench))
+        .filter(|mode| args.modes.is_empty() || args.modes.iter().any(|name| name == mode.name))
+        .collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = MODES.iter().map(|mode| mode.name).collect();
+        let hint = format!("--only mlp_tp or transformer_tp, --modes of {}", names.join(", "));
+        return Err(Error::usage("there is no such mode").with_hint(hint));
+    }
+    let is_child = args.child || std::env::var_os("OMPI_COMM_WORLD_SIZE").is_some();
+    let progress = Progress::new();
+    let mut found: Vec<Times> = vec![Times::default(); chosen.len()];
+    let mut reports = true;
+    for round in 0..args.rounds {
+        for (mode, times) in chosen.iter().zip(&mut found) {
+            progress.say(&format!(
+                "round {} of {}: {} {}",
+                round + 1,
+                args.rounds,
+                mode.bench,
+                mode.name
+            ));
+            let new = match is_child {
+                true => in_this_process(mode, &args)?,
+                false => Some(in_a_process_of_its_own(mode, &args)?),
+            };
+            match new {
+                Some(new) => times.add(new),
+                None => reports = false,
+            }
+        }
+    }
+    drop(progress);
+    if !reports {
+        return Ok(());
+    }
+    let mut out = Out::new();
+    if args.child {
+        return out.json(&found[0].raw());
+    }
+    let lines = chosen.iter().zip(&found).filter(|(_, times)| times.step.len() > 0);
+    if args.json {
+        return lines.into_iter().try_for_each(|(mode, times)| out.json(&times.json(mode)));
+    }
+    let mut table = Table::new(&[
+        ("bench", Align::Left),
+        ("mode", Align::Left),
+        ("step ms", Align::Right),
+        ("forward", Align::Right),
+        ("backward", Align::Right),
+        ("optimizer", Align::Right),
+        ("tokens/s", Align::Right),
+        ("peak MiB", Align::Right),
+    ]);
+    for (mode, times) in lines {
+        let ms = |samples: &Samples| format!("{:.1}", samples.min() / 1e3);
+        table.row([
+            mode.bench.to_owned(),
+            mode.name.to_owned(),
+            ms(&times.step),
+            ms(&times.forward),
+            ms(&times.backward),
+            ms(&times.optimizer),
+            units::grouped(mode.tokens_per_second(times) as usize),
+            format!("{:.0}", times.peak_mib),
+        ]);
+    }
+    out.lines(table.lines())
+}
+
+impl Mode {
+    fn tokens_per_second(&self, times: &Times) -> f64 {
+        1024.0 / (times.step.min() / 1e6)
+    }
+}
+
+impl Times {
+    fn add(&mut self, other: Times) {
+        self.step.extend(other.step);
+        self.forward.extend(other.forward);
+        self.backward.extend(other.backward);
+        self.optimizer.extend(other.optimizer);
+        self.losses = other.losses;
+        self.peak_mib = self.peak_mib.max(other.peak_mib);
+    }
+
+    /// Everything, for the process that asked.
+    fn raw(&self) -> Value {
+        json!({
+            "step": self.step.all(),
+            "forward": self.forward.all(),
+            "backward": self.backward.all(),
+            "optimizer": self.optimizer.all(),
+            "losses": self.losses,
+            "peak_mib": self.peak_mib,
+        })
+    }
+
+    fn from_raw(line: &Value) -> Times {
+        let numbers = |name: &str| -> Vec<f64> {
+            line[name].as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
+        };
+        Times {
+            step: Samples::new(numbers("step")),
+            forward: Samples::new(numbers("forward")),
+            backward: Samples::new(numbers("backward")),
+            optimizer: Samples::new(numbers("optimizer")),
+            losses: numbers("losses"),
+            peak_mib: line["peak_mib"].as_f64().unwrap_or(0.0),
+        }
+    }
+
+    fn json(&self, mode: &Mode) -> Value {
+        let ms = |samples: &Samples| json!({ "min": round(samples.min() / 1e3), "median": round(samples.median() / 1e3), "n": samples.len() });
+        json!({
+            "bench": mode.bench,
+            "mode": mode.name,
+            "min_ms": round(self.step.min() / 1e3),
+            "median_ms": round(self.step.median() / 1e3),
+            "n": self.step.len(),
+            "tokens_per_s": mode.tokens_per_second(self).round(),
+            "fwd_ms": ms(&self.forward),
+            "bwd_ms": ms(&self.backward),
+            "opt_ms": ms(&self.optimizer),
+            "loss_last": self.losses.last(),
+            "peak_rss_mib": [self.peak_mib],
+        })
+    }
+}
+
+fn round(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
+/// Threads and peak memory are those of a process.
+fn in_a_process_of_its_own(mode: &Mode, args: &TrainArgs) -> Result<Times> {
+    let failure = |why: String| Error::failure(format!("{} {}: {why}", mode.bench, mode.name));
+    let program = std::env::current_exe().map_err(|error| failure(error.to_string()))?;
+    let (warm, steps) = (args.warm.to_string(), args.steps.to_string());
+    let output = Command::new(program)
+        .args(["bench", "train", "--child", "--rounds", "1", "--only", mode.bench])
+        .args(["--modes", mode.name, "--warm", &warm, "--steps", &steps])
+        .env("DTENSOR_THREADS", mode.threads.to_string())
+        .env_remove("DTENSOR_RANKS")
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| failure(error.to_string()))?;
+    if !output.status.success() {
+        return Err(failure(format!("it ended with {}", output.status)));
+    }
+    let line =
+        serde_json::from_slice(&output.stdout).map_err(|error| failure(error.to_string()))?;
+    Ok(Times::from_raw(&line))
+}
+
+/// On ranks of this process, or under mpirun. `None` on ranks that do not report, and for modes that the world has no ranks for.
+fn in_this_process(mode: &Mode, args: &TrainArgs) -> Result<Option<Times>> {
+    let outcomes = Runner::new().ranks(mode.ranks).run(|world| {
+        if world.kind() == WorldKind::Mpi && world.size() != mode.ranks {
+            return Ok((world.rank(), Times::default()));
+        }
+        let times = match mode.bench {
+            MLP => mlp(world, mode, args)?,
+            _ => transformer(world, mode, args)?,
+        };
+        Ok::<_, dtensor_nn::Error>((world.rank(), times))
+    });
+    let mut outcomes = outcomes.map_err(|error| Error::failure(error.to_string()))?.into_iter();
+    match outcomes.next() {
+        Some((0, mut times)) => {
+            times.peak_mib = peak_mib();
+            Ok(Some(times))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn mlp(world: &World, mode: &Mode, args: &TrainArgs) -> dtensor_nn::Result<Times> {
+    const TOKENS: usize = 1024;
+    const DIM: usize = 1024;
+    random::manual_seed(0);
+    let mesh = DeviceMesh::of_world(world, "tp")?;
+    let mut model = Mlp::new(DIM, 4 * DIM, Activation::Gelu, true, DType::F32, &mesh)?;
+    let x = randn(&[TOKENS, DIM], DType::F32, &mesh, &[Replicate])?;
+    let target = randn(&[TOKENS, DIM], DType::F32, &mesh, &[Replicate])?;
+    if mode.name == "tp2_dtensor" {
+        let plan = Plan::new()
+            .with("w1", ColwiseParallel::default())
+            .with("w2", RowwiseParallel::default());
+        parallelize_module(&mut model, &mesh, "tp", &plan)?;
+    }
+    let optimizer = Sgd::new(parameters(&model), 1e-2);
+    // As within a model, the operand has a gradient.
+    let loss = move || Ok(mse_loss(&model.call(&x.requires_grad()?)?, &target)?);
+    measure(world, args, optimizer, loss)
+}
+
+fn transformer(world: &World, mode: &Mode, args: &TrainArgs) -> dtensor_nn::Result<Times> {
+    random::manual_seed(0);
+    let mesh = DeviceMesh::of_world(world, "x")?;
+    let config = GptConfig {
+        vocabulary: 8192,
+        sequence: 256,
+        layers: 4,
+        dim: 512,
+        heads: 8,
+        ..GptConfig::default()
+    };
+    let mut model = Gpt::new(&config, DType::F32, &mesh)?;
+    let mut batch: Placement = Replicate;
+    match mode.name {
+        "tp2_sp_lp" | "tp2_sp" | "tp2" => {
+            parallelize_module(&mut model, &mesh, "x", &tensor_plan(mode.name))?;
+        }
+        "fsdp2" => {
+            batch = Shard(0);
+            in_units(&mut model, |module| fully_shard(module, "x", &FullyShardOptions::default()))?;
+        }
+        "dp_replicate" => {
+            batch = Shard(0);
+            in_units(&mut model, |module| replicate(module, "x", &FullyShardOptions::default()))?;
+        }
+        _ => {}
+    }
+    let tokens = |seed: u64| {
+        random::manual_seed(seed);
+        randint(0, 8192, &[4, 256], DType::I64, &mesh, &[batch])
+    };
+    let (ids, targets) = (tokens(1)?, tokens(2)?);
+    let optimizer = AdamW::new(parameters(&model), 3e-4);
+    measure(world, args, optimizer, move || Ok(cross_entropy(&model.call(&ids)?, &targets)?))
+}
+
+fn in_units(
+    model: &mut Gpt,
+    apply: impl Fn(&mut dyn Module) -> dtensor_nn::Result<()>,
+) -> dtensor_nn::Result<()> {
+    for block in &mut model.layers {
+        apply(block)?;
+    }
+    apply(model)
+}
+
+fn tensor_plan(mode: &str) -> Plan {
+    let (positions, has_sp) = match mode.contains("_sp") {
+        true => (Spot::Shard(1), true),
+        false => (Spot::Replicate, false),
+    };
+    let rows = RowwiseParallel { input: None, output: positions };
+    let columns = ColwiseParallel::default();
+    let logits = if mode.contains("_lp") { Spot::AsItIs } else { Spot::Replicate };
+    let plan = Plan::new()
+        .with("tok", rows)
+        .with("layers.*.attn.w[qkv]", columns)
+        .with("layers.*.attn.wo", rows)
+        .with("layers.*.mlp.w1", columns)
+        .with("layers.*.mlp.w2", rows)
+        .with("head", ColwiseParallel { output: logits, ..columns });
+    match has_sp {
+        true => plan
+            .with("layers.*.ln[12]", SequenceParallel::default())
+            .with("lnf", SequenceParallel::default())
+            .with("layers.*.attn", PrepareInput(Spot::Replicate))
+            .with("layers.*.mlp", PrepareInput(Spot::Replicate)),
+        false => plan,
+    }
+}
+
+/// Runs steps; every time is that of the slowest rank.
+fn measure(
+    world: &World,
+    args: &TrainArgs,
+    mut optimizer: impl Optimizer,
+    loss: impl Fn() -> dtensor_nn::Result<DTensor>,
+) -> dtensor_nn::Result<Times> {
+    let mut times = Times::default();
+    let everybody = world.group().tag("bench");
+    let failed = |source| dtensor::Error::Comm { op: "bench", source: std::sync::Arc::new(source) };
+    for step in 0..args.warm + args.steps {
+        everybody.barrier().map_err(failed)?;
+        let began = Instant::now();
+        let value = loss()?;
+        let forward = began.elapsed();
+        let gradients = value.backward()?;
+        let backward = began.elapsed();
+        optimizer.step(&gradients)?;
+        drop(gradients);
+        let whole = began.elapsed();
+        let us = |time: std::time::Duration| time.as_secs_f64() * 1e6;
+        let mut parts = [us(whole), us(forward), us(backward - forward), us(whole - backward)];
+        everybody.all_reduce(&mut parts, dtensor::ReduceOp::Max).map_err(failed)?;
+        times.losses.push(f64::from(value.item::<f32>()?));
+        if step >= args.warm {
+            times.step.push(parts[0]);
+            times.forward.push(parts[1]);
+            times.backward.push(parts[2]);
+            times.optimizer.push(parts[3]);
+        }
+    }
+    Ok(times)
+}
+
+/// The most memory that the process has had.
+fn peak_mib() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap_or_default();
+    line.split_whitespace().nth(1).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
+}

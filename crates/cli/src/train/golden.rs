@@ -1,0 +1,221 @@
+//! A run whose losses are known: the same model, the same tokens, any mesh.
+
+use std::{collections::BTreeMap, path::Path};
+
+use dtensor::{DType, DeviceMesh, Runner, Tensor, World, distribute_tensor_from, random};
+use dtensor_nn::{
+    AdamW, Error as NnError, Optimizer, Parameter, clip_grad_norm, cross_entropy, load_tensors,
+    named_parameters, parameters, read_safetensors,
+};
+use serde_json::{Value, json};
+
+use super::{
+    config::{Config, ModelKind},
+    model::{Model, Sizes},
+};
+use crate::{
+    error::{Error, Result},
+    output::Out,
+};
+
+/// What is known of the run.
+struct Known {
+    config: Config,
+    vocabulary: usize,
+    losses: Vec<f64>,
+    grad_norms: Vec<f64>,
+    init: BTreeMap<String, Tensor>,
+    tokens: Tensor,
+    /// Of the first step.
+    gradients: Option<BTreeMap<String, Tensor>>,
+    last: Option<BTreeMap<String, Tensor>>,
+}
+
+/// What came out of it, on rank 0.
+struct Replayed {
+    steps: Vec<(f64, f64)>,
+    /// Largest difference of a gradient of the first step to the known one, as a part of the largest entry of its tensor.
+    gradients: Option<f64>,
+    /// The same of the weights at the end.
+    weights: Option<f64>,
+}
+
+pub fn run(config: &Config, directory: &Path) -> Result<()> {
+    let known = Known::read(config, directory)?;
+    let runner = Runner::new().ranks(config.mesh.size());
+    let replayed = runner.run(|world| replay(world, &known));
+    let replayed = replayed.map_err(|error| Error::failure(error.to_string()))?;
+    let Some(Some(replayed)) = replayed.into_iter().next() else { return Ok(()) };
+    let mut out = Out::new();
+    let difference = |(a, b): (f64, f64)| ((a - b) / b).abs();
+    let (mut of_losses, mut of_norms) = (0.0_f64, 0.0_f64);
+    for (step, (loss, norm)) in replayed.steps.iter().enumerate() {
+        of_losses = of_losses.max(difference((*loss, known.losses[step])));
+        if let Some(known) = known.grad_norms.get(step) {
+            of_norms = of_norms.max(difference((*norm, *known)));
+        }
+        match config.json {
+            true => out.json(&json!({ "step": step, "loss": loss, "grad_norm": norm }))?,
+            false => out.line(&format!("step {step:>3}  loss {loss:.6}  gradient {norm:.6}"))?,
+        }
+    }
+    match config.json {
+        true => out.json(&json!({
+            "mesh": config.mesh.to_string(),
+            "strategy": config.strategy.to_string(),
+            "loss_rel_diff": of_losses,
+            "grad_norm_rel_diff": of_norms,
+            "grads0_rel_diff": replayed.gradients,
+            "final_rel_diff": replayed.weights,
+        })),
+        false => {
+            let shown =
+                |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2e}"));
+            out.line(&format!(
+                "largest relative differences: losses {of_losses:.2e}, lengths of gradients {of_norms:.2e}, gradients of \
+                 the first step {}, weights at the end {}",
+                shown(replayed.gradients),
+                shown(replayed.weights)
+            ))
+        }
+    }
+}
+
+impl Known {
+    fn read(config: &Config, directory: &Path) -> Result<Known> {
+        let path = directory.join("run.json");
+        let broken = |why: String| Error::usage(format!("{}: {why}", path.display()));
+        let text = std::fs::read_to_string(&path).map_err(|error| broken(error.to_string()))?;
+        let run: Value = serde_json::from_str(&text).map_err(|error| broken(error.to_string()))?;
+        let size = |name: &str| {
+            let value = run[name].as_u64().and_then(|value| usize::try_from(value).ok());
+            value.ok_or_else(|| broken(format!("`{name}` is missing")))
+        };
+        let numbers = |name: &str| -> Vec<f64> {
+            run[name].as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
+        };
+        let read = |name: &str| {
+            read_safetensors(&directory.join(name)).map_err(|error| Error::usage(error.to_string()))
+        };
+        let optional = |name: &str| match directory.join(name).exists() {
+            true => read(name).map(|tensors| Some(renamed(tensors))),
+            false => Ok(None),
+        };
+        let mut tokens = read("tokens.safetensors")?;
+        let tokens = tokens.remove("tokens").ok_or_else(|| {
+            Error::usage(format!(
+                "{}: there is no `tokens`",
+                directory.join("tokens.safetensors").display()
+            ))
+        })?;
+        let steps = size("steps")?;
+        if tokens.n_dims() != 3 || tokens.shape()[0] < steps {
+            let message =
+                format!("tokens of shape {:?} are not [steps, batch, seq + 1]", tokens.shape());
+            return Err(Error::usage(message));
+        }
+        let losses = numbers("losses");
+        if losses.len() < steps {
+            return Err(broken(format!("{} losses for {steps} steps", losses.len())));
+        }
+        let mut config = config.clone();
+        config.model = ModelKind::Gpt;
+        (config.layers, config.dim, config.heads) = (size("layers")?, size("dim")?, size("heads")?);
+        (config.seq, config.batch, config.steps) = (size("seq")?, size("batch")?, steps as u64);
+        Ok(Known {
+            vocabulary: size("vocab")?,
+            losses,
+            grad_norms: numbers("grad_norms"),
+            init: renamed(read("init.safetensors")?),
+            tokens,
+            gradients: optional("grads0.safetensors")?,
+            last: optional("final.safetensors")?,
+            config,
+        })
+    }
+}
+
+/// The run has its blocks flat; here attention and products are modules.
+fn renamed(tensors: BTreeMap<String, Tensor>) -> BTreeMap<String, Tensor> {
+    let name = |name: String| {
+        let mut parts: Vec<&str> = name.split('.').collect();
+        let inner = match parts.get(2) {
+            Some(&("wq" | "wk" | "wv" | "wo")) => Some("attn"),
+            Some(&("w1" | "w2")) => Some("mlp"),
+            _ => None,
+        };
+        if let Some(inner) = inner {
+            parts.insert(2, inner);
+        }
+        parts.join(".")
+    };
+    tensors.into_iter().map(|(old, tensor)| (name(old), tensor)).collect()
+}
+
+fn replay(world: &World, known: &Known) -> dtensor_nn::Result<Option<Replayed>> {
+    let config = &known.config;
+    random::manual_seed(config.seed);
+    let mesh = DeviceMesh::from_mesh(world, config.mesh.clone())?;
+    let model = Model::new(config, &Sizes { vocabulary: known.vocabulary }, &mesh)?;
+    load_tensors(model.module(), &known.init)?;
+    let learnt = parameters(model.module());
+    let group = dtensor_nn::optim::Group::new(learnt.clone(), 1e-2).weight_decay(0.1);
+    let mut optimizer = AdamW::of_groups(vec![group]).betas(0.9, 0.95).eps(1e-8);
+    let placements = config.strategy.tokens(&mesh);
+    let local = |error: dtensor::LocalError| NnError::from(dtensor::Error::from(error));
+    let (mut steps, mut of_gradients) = (Vec::new(), None);
+    for step in 0..config.steps as usize {
+        let tokens = known.tokens.select(0, step.cast_signed()).map_err(local)?;
+        let tokens = tokens.to_dtype(DType::I64).map_err(local)?;
+        let part = |from: usize| {
+            let part = tokens.narrow(1, from, config.seq).map_err(local)?.contiguous();
+            distribute_tensor_from(&part, &mesh, &placements, None).map_err(NnError::from)
+        };
+        let loss = cross_entropy(&model.logits(&part(0)?)?, &part(1)?)?;
+        let mut gradients = loss.backward()?;
+        if let (0, Some(want)) = (step, &known.gradients) {
+            let of = |parameter: &Parameter| gradients.get(&parameter.value()).cloned();
+            of_gradients = Some(largest_difference(&model, want, of)?);
+        }
+        let norm = clip_grad_norm(&learnt, &mut gradients, f64::INFINITY)?;
+        optimizer.step(&gradients)?;
+        steps.push((f64::from(loss.item::<f32>()?), norm));
+    }
+    let weights = match &known.last {
+        Some(want) => {
+            let of = |parameter: &Parameter| Some(parameter.value().detach());
+            Some(largest_difference(&model, want, of)?)
+        }
+        None => None,
+    };
+    Ok((world.rank() == 0).then_some(Replayed { steps, gradients: of_gradients, weights }))
+}
+
+/// Over all parameters, the largest difference as a part of the largest entry of the known tensor.
+fn largest_difference(
+    model: &Model,
+    want: &BTreeMap<String, Tensor>,
+    of: impl Fn(&Parameter) -> Option<dtensor::DTensor>,
+) -> dtensor_nn::Result<f64> {
+    let mut largest = 0.0_f64;
+    for (name, parameter) in named_parameters(model.module()) {
+        let Some(want) = want.get(&name) else {
+            return Err(NnError::Missing { name, nearest: "none".into() });
+        };
+        let Some(got) = of(&parameter) else {
+            return Err(NnError::Missing {
+                name: format!("gradient of {name}"),
+                nearest: "none".into(),
+            });
+        };
+        let got = got.full_tensor()?;
+        let difference = || {
+            let (got, want) = (got.to_dtype(DType::F64)?, want.to_dtype(DType::F64)?);
+            let scale = want.abs()?.amax(&[], false)?.item::<f64>()?;
+            let off = got.sub(&want)?.abs()?.amax(&[], false)?.item::<f64>()?;
+            Ok::<_, dtensor::LocalError>(off / scale.max(f64::MIN_POSITIVE))
+        };
+        largest = largest.max(difference().map_err(dtensor::Error::from)?);
+    }
+    Ok(largest)
+}

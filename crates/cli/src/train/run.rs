@@ -1,0 +1,230 @@
+//! A run from a text to a model.
+
+use std::time::Instant;
+
+use dtensor::{
+    CommDebug, DeviceMesh, Placement, Runner, Tensor, World, WorldKind, detect_anomaly,
+    distribute_tensor_from, no_grad, random,
+};
+use dtensor_nn::{
+    Optimizer,
+    optim::{Cosine, WarmUp},
+    set_training,
+};
+use dtensor_picture::units;
+
+use super::{
+    config::Config,
+    curve,
+    data::Text,
+    inspect::resident_bytes,
+    model::{Model, Sizes},
+    report::{self, Bar, StepLine},
+    save::{self, Place},
+    step::Trainer,
+    stop,
+};
+use crate::{
+    error::{Error, Result},
+    output::{Out, terminal_width},
+};
+
+/// How a run ended, as rank 0 saw it.
+struct Ended {
+    losses: Vec<f64>,
+    sample: String,
+    parameters: usize,
+    /// Bytes of parameters that this rank holds.
+    held: usize,
+    interrupted: bool,
+    trace: Option<String>,
+}
+
+pub fn run(config: &Config) -> Result<()> {
+    let text = Text::new(config.data.as_deref(), config.seq)?;
+    stop::listen();
+    let runner = Runner::new().ranks(config.mesh.size());
+    let ended = runner.run(|world| train(world, config, &text));
+    let ended = ended.map_err(|error| Error::failure(error.to_string()))?;
+    let Some(Some(ended)) = ended.into_iter().next() else { return Ok(()) };
+    if let (Some(path), Some(trace)) = (&config.profile, &ended.trace) {
+        std::fs::write(path, trace)
+            .map_err(|error| Error::failure(format!("--profile {}: {error}", path.display())))?;
+    }
+    let picture = config.out.join("loss.svg");
+    std::fs::write(&picture, curve::svg(&ended.losses))
+        .map_err(|error| Error::failure(format!("{}: {error}", picture.display())))?;
+    if config.json {
+        return Ok(());
+    }
+    let mut out = Out::new();
+    out.lines(report::table(&ended.losses))?;
+    out.line("")?;
+    out.lines(curve::text(&ended.losses, terminal_width(), 8))?;
+    out.line("")?;
+    out.line(&format!("A text of the model:\n{}", ended.sample.trim()))?;
+    out.line("")?;
+    out.line(&format!(
+        "{} parameters, of which rank 0 holds {}. Checkpoint and loss.svg are in {}.",
+        units::grouped(ended.parameters),
+        units::bytes(ended.held as f64),
+        config.out.display()
+    ))?;
+    if ended.interrupted {
+        let steps = ended.losses.len();
+        out.line(&format!(
+            "Stopped after step {steps}; --resume {} goes on.",
+            config.out.display()
+        ))?;
+    }
+    Ok(())
+}
+
+/// One rank's part. Rank 0 says how it ended.
+fn train(world: &World, config: &Config, text: &Text) -> dtensor_nn::Result<Option<Ended>> {
+    random::manual_seed(config.seed);
+    let first = world.rank() == 0;
+    let mesh = DeviceMesh::from_mesh(world, config.mesh.clone())?;
+    let sizes = Sizes { vocabulary: text.characters.len() };
+    let model = Model::new(config, &sizes, &mesh)?;
+    let mut trainer = Trainer::new(model, config, &mesh);
+    let mut place = match &config.resume {
+        Some(directory) => save::read(directory, &mut trainer)?,
+        None => Place { step: 0, losses: Vec::new() },
+    };
+    if first && !config.json {
+        describe(config, text, &trainer, world);
+    }
+    let shown = first && !config.json && world.kind() != WorldKind::Fake;
+    let bar = Bar::new(config.steps, place.step, shown);
+    let steps = config.steps.saturating_sub(config.warmup).max(1);
+    let schedule = WarmUp { steps: config.warmup, then: Cosine { to: 0.1, steps } };
+    let (mut interrupted, mut trace) = (false, None);
+    while place.step < config.steps && !interrupted {
+        let began = Instant::now();
+        let mut run = || trainer.step(place.step, text, config, &schedule);
+        let (outcome, comm) = CommDebug::record(|| match config.detect_anomaly {
+            true => detect_anomaly(run),
+            false => run(),
+        });
+        let outcome = outcome?;
+        let took = began.elapsed();
+        if !outcome.loss.is_finite() {
+            return Err(dtensor_nn::Error::NotFinite { step: place.step, loss: outcome.loss });
+        }
+        let line = StepLine {
+            step: place.step,
+            loss: outcome.loss,
+            grad_norm: outcome.grad_norm,
+            lr: trainer.optimizer.learning_rates().first().copied().unwrap_or(0.0),
+            took,
+            tokens_per_second: (config.batch * config.seq) as f64 / took.as_secs_f64(),
+            calls: comm.calls(),
+            bytes: comm.bytes(),
+            memory: resident_bytes(),
+        };
+        place.step += 1;
+        place.losses.push(outcome.loss);
+        if first {
+            bar.step(&line);
+            if config.json {
+                // Where nobody reads on, the run goes on: it has a checkpoint to write.
+                let _ = Out::new().json(&line.json());
+            }
+        }
+        interrupted = stop::is_asked(world)?;
+        if place.step == config.steps || interrupted {
+            trace = Some(comm.to_chrome_trace(world.rank()));
+        }
+    }
+    bar.end();
+    save::write(&config.out, &trainer, &place, world)?;
+    let sample = match interrupted || config.json {
+        true => String::new(),
+        false => sample(&mut trainer, text, config, &mesh)?,
+    };
+    let value =
+        |held: usize, parameter: &dtensor_nn::Parameter| held + parameter.value().local_bytes();
+    Ok(first.then(|| Ended {
+        losses: place.losses,
+        sample,
+        parameters: trainer.parameters.iter().map(|parameter| parameter.value().numel()).sum(),
+        held: trainer.parameters.iter().fold(0, value),
+        interrupted,
+        trace,
+    }))
+}
+
+fn describe(config: &Config, text: &Text, trainer: &Trainer, world: &World) {
+    let parameters: usize =
+        trainer.parameters.iter().map(|parameter| parameter.value().numel()).sum();
+    let lines = [
+        format!(
+            "{:?}, {} layers of {} features, {} heads: {} parameters",
+            config.model,
+            config.layers,
+            config.dim,
+            config.heads,
+            units::grouped(parameters)
+        ),
+        format!(
+            "{} on {} ranks ({}): {}",
+            config.mesh,
+            world.size(),
+            world.kind(),
+            config.strategy
+        ),
+        format!(
+            "{} characters, {} different; {} x {} per step",
+            units::grouped(text.len()),
+            text.characters.len(),
+            config.batch,
+            config.seq
+        ),
+    ];
+    // What cannot be written to stdout is found where the results are.
+    let _ = Out::new().lines(lines);
+}
+
+/// A text that the model goes on with. All ranks compute it.
+fn sample(
+    trainer: &mut Trainer,
+    text: &Text,
+    config: &Config,
+    mesh: &DeviceMesh,
+) -> dtensor_nn::Result<String> {
+    set_training(trainer.model.module_mut(), false);
+    let mut tokens = text.tokens_of("In the morning, ");
+    if tokens.is_empty() {
+        tokens.push(0);
+    }
+    let copies = vec![Placement::Replicate; mesh.n_axes()];
+    for number in 0..240_u64 {
+        let from = tokens.len().saturating_sub(config.seq);
+        let seen = &tokens[from..];
+        let whole = Tensor::from_slice(seen, &[1, seen.len()]).map_err(dtensor::Error::from)?;
+        let seen_by_all = distribute_tensor_from(&whole, mesh, &copies, None)?;
+        let logits = no_grad(|| {
+            let logits = trainer.model.logits(&seen_by_all)?;
+            logits
+                .select(1, -1)?
+                .to_dtype(dtensor::DType::F32)?
+                .div(0.7)?
+                .softmax(-1)?
+                .to_vec::<f32>()
+        })?;
+        // Drawn by a number that is the same on every rank.
+        let draw =
+            random::with_state(random::RandomState { seed: config.seed, offset: number }, || {
+                dtensor::rand(&[1], dtensor::DType::F64, mesh, &copies)?.item::<f64>()
+            })?;
+        let mut left = draw;
+        let picked = logits.iter().position(|share| {
+            left -= f64::from(*share);
+            left <= 0.0
+        });
+        tokens.push(picked.unwrap_or(0) as i64);
+    }
+    set_training(trainer.model.module_mut(), true);
+    Ok(tokens.iter().map(|token| text.character(*token)).collect())
+}

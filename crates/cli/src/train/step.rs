@@ -1,0 +1,81 @@
+//! One step of training.
+
+use dtensor::{BackwardOptions, DTensor, DeviceMesh, Gradients, Placement};
+use dtensor_nn::{
+    AdamW, Optimizer, Parameter, clip_grad_norm, cross_entropy, optim::Schedule, parameters,
+};
+
+use super::{config::Config, data::Text, model::Model};
+
+/// A model that learns.
+pub struct Trainer {
+    pub model: Model,
+    pub parameters: Vec<Parameter>,
+    pub optimizer: AdamW,
+    placements: Vec<Placement>,
+    mesh: DeviceMesh,
+}
+
+/// What a step has found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    pub loss: f64,
+    pub grad_norm: f64,
+}
+
+impl Trainer {
+    pub fn new(model: Model, config: &Config, mesh: &DeviceMesh) -> Trainer {
+        let parameters = parameters(model.module());
+        let (decayed, others) = parameters.iter().cloned().partition(|p| p.value().n_dims() > 1);
+        let group = |parameters: Vec<Parameter>, decay: f64| {
+            dtensor_nn::optim::Group::new(parameters, config.lr).weight_decay(decay)
+        };
+        let groups = vec![group(decayed, config.weight_decay), group(others, 0.0)];
+        let optimizer = AdamW::of_groups(groups).betas(0.9, 0.95);
+        let placements = config.strategy.tokens(mesh);
+        Trainer { model, parameters, optimizer, placements, mesh: mesh.clone() }
+    }
+
+    /// Learns from the batch of a step.
+    pub fn step(
+        &mut self,
+        step: u64,
+        text: &Text,
+        config: &Config,
+        schedule: &dyn Schedule,
+    ) -> dtensor_nn::Result<Outcome> {
+        schedule.apply(step, &mut self.optimizer);
+        let sizes = (config.batch / config.accumulate, config.seq);
+        let mut gradients = Gradients::default();
+        let mut loss_sum = 0.0;
+        for part in 0..config.accumulate {
+            let number = step * config.accumulate as u64 + part as u64;
+            let (tokens, targets) =
+                text.batch(number, config.seed, sizes, &self.mesh, &self.placements)?;
+            let loss = self.loss(&tokens, &targets)?;
+            loss_sum += f64::from(loss.item::<f32>()?);
+            let share = loss.div(config.accumulate as f64)?;
+            match config.accumulate {
+                1 => gradients = share.backward()?,
+                _ => {
+                    // Contributions of the ranks are added up, and sent once.
+                    let options = BackwardOptions::default().unreduced();
+                    gradients.accumulate(share.backward_with(&options)?)?;
+                }
+            }
+        }
+        if config.accumulate > 1 {
+            gradients.reduce()?;
+        }
+        let loss = loss_sum / config.accumulate as f64;
+        let grad_norm = clip_grad_norm(&self.parameters, &mut gradients, config.clip)?;
+        if loss.is_finite() && grad_norm.is_finite() {
+            self.optimizer.step(&gradients)?;
+        }
+        Ok(Outcome { loss, grad_norm })
+    }
+
+    pub fn loss(&self, tokens: &DTensor, targets: &DTensor) -> dtensor::Result<DTensor> {
+        cross_entropy(&self.model.logits(tokens)?, targets)
+    }
+}
