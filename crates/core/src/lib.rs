@@ -83,9 +83,13 @@ pub use local_map::{LocalOperand, LocalResult, local_map};
 pub use log::log_from_env;
 pub use mesh::DeviceMesh;
 pub use operand::Operand;
+pub use random::{
+    bernoulli, cauchy, exponential, geometric, log_normal, normal, rand, randint, randn, randperm,
+    uniform,
+};
 pub use redistribute::{PendingDTensor, RedistributeOptions};
 pub use scope::{OnImplicit, explicit, implicit_replication};
 pub use tensor::{
     DTensor, LocalOptions, arange, distribute_tensor, distribute_tensor_from, empty, eye, full,
-    linspace, logspace, ones, rand, randint, randn, zeros,
+    linspace, logspace, ones, zeros,
 };

@@ -1,6 +1,6 @@
 //! Copying strided elements to consecutive memory.
 
-use crate::{DType, dims::Dims, threads::for_pieces, transpose::transpose};
+use crate::{DType, dims::Dims, run::copy_run, threads::for_pieces, transpose::transpose};
 
 /// Bytes of one piece of work for a thread.
 const GRAIN: usize = 1 << 17;
@@ -34,7 +34,7 @@ pub(crate) unsafe fn gather(
     }
 }
 
-/// Bytes from which on a transposed copy is not expected to stay in the caches.
+/// Bytes from which on a copy is not expected to stay in the caches.
 const LARGE: usize = 8 << 20;
 
 /// A dim of the copy.
@@ -134,7 +134,7 @@ impl<T: std::marker::Copy> Copy<T> {
                 unsafe {
                     let from = from.offset(row * self.rows.from);
                     let to = to.offset(row * self.rows.to);
-                    std::ptr::copy_nonoverlapping(from, to, columns);
+                    copy_run(from.cast(), to.cast(), columns * size_of::<T>(), self.large);
                 }
             }
             return;

@@ -54,6 +54,7 @@ pub mod nn;
 mod pool;
 pub mod random;
 mod reduce;
+mod run;
 mod simd;
 mod storage;
 mod tensor;

@@ -26,7 +26,7 @@ fn philox_gives_the_known_answers_of_random123() {
 }
 
 const STREAM: Stream = Stream { seed: 0x0123_4567_89ab_cdef, offset: 5 };
-const DISTRIBUTIONS: [(Distribution, DType); 14] = [
+const DISTRIBUTIONS: [(Distribution, DType); 25] = [
     (Distribution::Uniform { low: -1.0, high: 3.0 }, DType::F32),
     (Distribution::Uniform { low: -1.0, high: 3.0 }, DType::F64),
     (Distribution::Normal { mean: 0.5, std: 2.0 }, DType::F32),
@@ -41,6 +41,17 @@ const DISTRIBUTIONS: [(Distribution, DType); 14] = [
     (Distribution::Exponential { rate: 2.0 }, DType::F64),
     (Distribution::Exponential { rate: 2.0 }, DType::F16),
     (Distribution::Keys, DType::I64),
+    (Distribution::Randint { low: -5, high: 9 }, DType::F32),
+    (Distribution::Randint { low: -5, high: 9 }, DType::F64),
+    (Distribution::Randint { low: 0, high: 2 }, DType::Bool),
+    (Distribution::LogNormal { mean: 0.5, std: 0.25 }, DType::F32),
+    (Distribution::LogNormal { mean: 0.5, std: 0.25 }, DType::F64),
+    (Distribution::Cauchy { median: 1.0, sigma: 2.0 }, DType::F32),
+    (Distribution::Cauchy { median: 1.0, sigma: 2.0 }, DType::F64),
+    (Distribution::Cauchy { median: 1.0, sigma: 2.0 }, DType::Bf16),
+    (Distribution::Geometric { probability: 0.25 }, DType::F16),
+    (Distribution::Geometric { probability: 0.25 }, DType::F64),
+    (Distribution::Geometric { probability: 0.25 }, DType::I32),
 ];
 
 #[test]
@@ -77,7 +88,7 @@ proptest! {
     fn a_shard_of_any_boxes_is_the_part_of_the_whole(
         shape in prop::collection::vec(1usize..9, 1..4),
         cuts in prop::collection::vec(prop::collection::vec(0usize..9, 4), 3),
-        which in 0usize..14,
+        which in 0usize..DISTRIBUTIONS.len(),
     ) {
         let (distribution, dtype) = DISTRIBUTIONS[which];
         let whole = Tensor::random(&shape, dtype, distribution, STREAM).unwrap();
@@ -162,6 +173,31 @@ fn distributions_have_their_moments_and_stay_in_their_ranges() {
                 && (moment(&x, 1.0, 2) - 16.0 / 12.0).abs() < 0.014
         );
     }
+    let share = |values: &[f64], is: &dyn Fn(f64) -> bool| {
+        values.iter().filter(|x| is(**x)).count() as f64 / N as f64
+    };
+    for dtype in [DType::F32, DType::F64] {
+        let x = floats(Distribution::LogNormal { mean: 0.5, std: 0.25 }, dtype);
+        let logs: Vec<f64> = x.iter().map(|x| x.ln()).collect();
+        assert!((moment(&logs, 0.0, 1) - 0.5).abs() < 0.0028, "{dtype}");
+        assert!((moment(&logs, 0.5, 2) - 0.0625).abs() < 0.001, "{dtype}");
+        // It has no moments, but quartiles.
+        let x = floats(Distribution::Cauchy { median: 1.0, sigma: 2.0 }, dtype);
+        assert!(x.iter().all(|x| x.is_finite()));
+        for (end, want) in [(-1.0, 0.25), (1.0, 0.5), (3.0, 0.75)] {
+            assert!((share(&x, &|x| x < end) - want).abs() < 0.0056, "{dtype} {end}");
+        }
+        let x = floats(Distribution::Geometric { probability: 0.25 }, dtype);
+        assert!(x.iter().all(|x| *x >= 1.0 && x.fract() == 0.0));
+        assert!((moment(&x, 0.0, 1) - 4.0).abs() < 0.039, "{dtype}");
+        for (n, want) in [(1.0, 0.25), (2.0, 0.1875), (3.0, 0.140_625)] {
+            assert!((share(&x, &|x| x == n) - want).abs() < 0.0049, "{dtype} {n}");
+        }
+    }
+    let rare = Distribution::Geometric { probability: 1e-6 };
+    assert!(
+        draw(rare, DType::U8).to_vec::<u8>().unwrap().iter().filter(|n| **n < 255).count() < 200
+    );
     let ones =
         draw(Distribution::Bernoulli { probability: 0.3 }, DType::Bool).to_vec::<bool>().unwrap();
     assert!((ones.iter().filter(|x| **x).count() as f64 / N as f64 - 0.3).abs() < 0.0052);
@@ -251,6 +287,10 @@ fn what_does_not_fit_is_a_typed_error() {
         Distribution::Normal { mean: 0.0, std: -1.0 },
         Distribution::Bernoulli { probability: 1.1 },
         Distribution::Exponential { rate: 0.0 },
+        Distribution::LogNormal { mean: f64::NAN, std: 1.0 },
+        Distribution::Cauchy { median: 0.0, sigma: 0.0 },
+        Distribution::Geometric { probability: 0.0 },
+        Distribution::Geometric { probability: 1.0 },
     ] {
         assert!(matches!(draw(DType::F32, distribution), LocalError::BadNumber { .. }));
     }
@@ -262,8 +302,11 @@ fn what_does_not_fit_is_a_typed_error() {
         draw(DType::I64, Distribution::Randint { low: 0, high: 0 }),
         LocalError::BadNumber { .. }
     ));
-    assert!(matches!(
-        draw(DType::F32, Distribution::Randint { low: 0, high: 2 }),
-        LocalError::WrongDType { .. }
-    ));
+    // 257 is the first integer that `bf16` has not.
+    let ints = |high| Distribution::Randint { low: -256, high };
+    assert!(Tensor::random(&[2], DType::Bf16, ints(257), STREAM).is_ok());
+    assert!(matches!(draw(DType::Bf16, ints(258)), LocalError::BadNumber { .. }));
+    assert!(matches!(draw(DType::Bool, ints(2)), LocalError::BadNumber { .. }));
+    let geometric = Distribution::Geometric { probability: 0.5 };
+    assert!(matches!(draw(DType::Bool, geometric), LocalError::WrongDType { .. }));
 }

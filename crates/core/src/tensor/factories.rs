@@ -8,9 +8,9 @@ use std::ops::Range;
 
 use dtensor_dtype::Element;
 use dtensor_layout::{DType, Layout, Placement, ReduceOp};
-use dtensor_local::{Scalar, Sequence, Tensor, random::Distribution};
+use dtensor_local::{Scalar, Sequence, Tensor};
 
-use crate::{DTensor, DeviceMesh, Error, Result, random};
+use crate::{DTensor, DeviceMesh, Error, Result};
 
 /// Zeros (false, for `bool`).
 ///
@@ -123,41 +123,6 @@ pub fn eye(
     })
 }
 
-/// Values evenly in `0..1`. The same for every layout and number of ranks; see [`random`](crate::random).
-pub fn rand(
-    shape: &[usize],
-    dtype: DType,
-    mesh: &DeviceMesh,
-    placements: &[Placement],
-) -> Result<DTensor> {
-    let distribution = Distribution::Uniform { low: 0.0, high: 1.0 };
-    random::filled("rand", shape, dtype, distribution, mesh, placements)
-}
-
-/// Gaussian values of mean 0 and standard deviation 1.
-pub fn randn(
-    shape: &[usize],
-    dtype: DType,
-    mesh: &DeviceMesh,
-    placements: &[Placement],
-) -> Result<DTensor> {
-    let distribution = Distribution::Normal { mean: 0.0, std: 1.0 };
-    random::filled("randn", shape, dtype, distribution, mesh, placements)
-}
-
-/// Integers in `low..high`.
-pub fn randint(
-    low: i64,
-    high: i64,
-    shape: &[usize],
-    dtype: DType,
-    mesh: &DeviceMesh,
-    placements: &[Placement],
-) -> Result<DTensor> {
-    let distribution = Distribution::Randint { low, high };
-    random::filled("randint", shape, dtype, distribution, mesh, placements)
-}
-
 impl DTensor {
     /// Zeros of the same shape, dtype and layout.
     pub fn zeros_like(&self) -> Result<DTensor> {
@@ -180,21 +145,6 @@ impl DTensor {
         self.like("full_like", |part| {
             Ok(Tensor::empty(&part.shape, self.dtype())?.full_like(value)?)
         })
-    }
-
-    /// Values evenly in `0..1` in the same shape, dtype and layout.
-    pub fn rand_like(&self) -> Result<DTensor> {
-        random::filled_like("rand_like", self, Distribution::Uniform { low: 0.0, high: 1.0 })
-    }
-
-    /// Gaussian values of mean 0 and standard deviation 1 in the same shape, dtype and layout.
-    pub fn randn_like(&self) -> Result<DTensor> {
-        random::filled_like("randn_like", self, Distribution::Normal { mean: 0.0, std: 1.0 })
-    }
-
-    /// Integers in `low..high` in the same shape, dtype and layout.
-    pub fn randint_like(&self, low: i64, high: i64) -> Result<DTensor> {
-        random::filled_like("randint_like", self, Distribution::Randint { low, high })
     }
 
     /// Zeros of another shape, with the same dtype and mesh.

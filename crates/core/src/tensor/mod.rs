@@ -18,9 +18,8 @@ use crate::{
 
 pub use construct::{LocalOptions, distribute_tensor, distribute_tensor_from};
 pub(crate) use factories::{Part, make_layout};
-pub use factories::{
-    arange, empty, eye, full, linspace, logspace, ones, rand, randint, randn, zeros,
-};
+pub use factories::{arange, empty, eye, full, linspace, logspace, ones, zeros};
+pub(crate) use read::settled_layout;
 
 /// A tensor of which every rank of a mesh holds a part, as its [`Layout`] says.
 ///

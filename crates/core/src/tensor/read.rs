@@ -50,19 +50,7 @@ impl DTensor {
 
     /// As [`settled`](DTensor::settled), in the name of an operation.
     pub(crate) fn settled_as(&self, op: &'static str) -> Result<DTensor> {
-        if !self.layout().is_partial() {
-            return Ok(self.clone());
-        }
-        let settle = |placement: &Placement| match placement.reduce_op() {
-            Some(_) => Placement::Replicate,
-            None => *placement,
-        };
-        let placements: Vec<Placement> = self.placements().iter().map(settle).collect();
-        // Cut in the order in which it is: another one would have to be exchanged.
-        let cuts: Vec<Vec<Cut>> = self.layout().order().dims().map(<[Cut]>::to_vec).collect();
-        let to =
-            Layout::with_cuts(self.shape(), self.dtype(), self.mesh().mesh(), &placements, &cuts);
-        self.redistribute_as(op, &to.map_err(Error::layout(op))?)
+        self.redistribute_as(op, &settled_layout(op, self.layout())?)
     }
 
     fn replicated_layout(&self, op: &'static str) -> Result<Layout> {
@@ -77,4 +65,20 @@ impl DTensor {
             false => Ok(()),
         }
     }
+}
+
+/// The same layout with copies where a reduction is pending.
+pub(crate) fn settled_layout(op: &'static str, layout: &Layout) -> Result<Layout> {
+    if !layout.is_partial() {
+        return Ok(layout.clone());
+    }
+    let settle = |placement: &Placement| match placement.reduce_op() {
+        Some(_) => Placement::Replicate,
+        None => *placement,
+    };
+    let placements: Vec<Placement> = layout.placements().iter().map(settle).collect();
+    // Cut in the order in which it is: another one would have to be exchanged.
+    let cuts: Vec<Vec<Cut>> = layout.order().dims().map(<[Cut]>::to_vec).collect();
+    let (shape, dtype) = (layout.global_shape(), layout.dtype());
+    Layout::with_cuts(shape, dtype, layout.mesh(), &placements, &cuts).map_err(Error::layout(op))
 }

@@ -7,7 +7,7 @@ use dtensor::{
     RedistributeOptions, ReduceOp, Tensor, World, arange, distribute_tensor_from, explicit, eye,
     full, implicit_replication, linspace, local_map, ones,
     plan::StepKind,
-    randn, random, zeros,
+    zeros,
 };
 use dtensor_testing::spmd;
 
@@ -121,29 +121,6 @@ fn factories_give_the_same_values_in_every_layout() {
         }
         Ok(())
     });
-}
-
-#[test]
-fn random_values_do_not_depend_on_the_layout_or_the_number_of_ranks() {
-    let draw = |n_ranks: usize, placements: dtensor::Placement| {
-        let mut all = spmd(n_ranks, |world| {
-            let mesh = mesh(world, &[n_ranks]);
-            random::manual_seed(11);
-            let first = randn(&[5, 3], DType::F32, &mesh, &[placements])?;
-            let state = random::state();
-            let second = first.rand_like()?;
-            random::set_state(state);
-            assert_eq!(first.rand_like()?.to_vec::<f32>()?, second.to_vec::<f32>()?);
-            Ok((first.to_vec::<f32>()?, second.to_vec::<f32>()?))
-        });
-        all.pop().unwrap()
-    };
-    let want = draw(1, Replicate);
-    for placements in [Replicate, Shard(0), Shard(1), Partial(ReduceOp::Sum)] {
-        for n_ranks in [2, 3, 4] {
-            assert_eq!(draw(n_ranks, placements), want, "{placements} on {n_ranks}");
-        }
-    }
 }
 
 #[test]

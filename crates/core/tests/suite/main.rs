@@ -15,6 +15,7 @@ mod nn;
 mod oracle;
 mod order;
 mod products;
+mod random;
 mod redistribute;
 mod reduce;
 mod support;

@@ -4,7 +4,10 @@ use std::ops::Range;
 
 use super::{
     Distribution, Stream,
-    normal::{log_of_unit, log_of_unit_f64, normal_pair, normal_pair_f64},
+    normal::{
+        log_of_unit, log_of_unit_f64, normal_pair, normal_pair_f64, tan_of_half_turn,
+        tan_of_half_turn_f64,
+    },
 };
 use crate::{
     DType, Element, LocalError, Result, Tensor, bf16,
@@ -168,6 +171,8 @@ trait Random: Element {
     fn of_f32(value: f32) -> Self;
     fn of_i64(value: i64) -> Self;
     fn of_bool(value: bool) -> Self;
+    /// Of a whole number of at least one; what is too large becomes the largest.
+    fn of_count(value: f64) -> Self;
 
     /// The values from the global index `first` on.
     fn fill(distribution: Distribution, stream: Stream, first: u64, out: &mut [Self]) {
@@ -202,21 +207,45 @@ trait Random: Element {
                     bits.map(|bits| Self::of_f32(log_of_unit(bits) * scale))
                 });
             }
+            Distribution::LogNormal { mean, std } => {
+                let (mean, std) = (mean as f32, std as f32);
+                by_lanes(stream, first, out, |[a, b, c, d]| {
+                    let ([a, b], [c, d]) = (normal_pair(a, b), normal_pair(c, d));
+                    // By way of `f64`: rounded once.
+                    [a, b, c, d].map(|x| Self::of_f32(f64::from(x * std + mean).exp() as f32))
+                });
+            }
+            Distribution::Cauchy { median, sigma } => {
+                let (median, sigma) = (median as f32, sigma as f32);
+                by_lanes(stream, first, out, |bits| {
+                    bits.map(|bits| Self::of_f32(tan_of_half_turn(bits) * sigma + median))
+                });
+            }
+            Distribution::Geometric { probability } => {
+                let scale = 1.0 / (-probability).ln_1p();
+                by_halves(stream, first, out, |bits| {
+                    bits.map(|bits| Self::of_count((log_of_unit_f64(bits) * scale).ceil().max(1.0)))
+                });
+            }
             Distribution::Keys => {
                 by_halves(stream, first, out, |bits| bits.map(|bits| Self::of_i64(bits as i64)));
             }
             Distribution::Randint { low, high } => {
-                let range = high.wrapping_sub(low) as u64;
                 by_halves(stream, first, out, |bits| {
-                    // The upper half of the product: even but for one part in 2^64 / range.
-                    bits.map(|bits| {
-                        let drawn = (u128::from(bits) * u128::from(range)) >> 64;
-                        Self::of_i64(low.wrapping_add(drawn as i64))
-                    })
+                    bits.map(|bits| Self::of_i64(integer_in(low, high, bits)))
                 });
             }
         }
     }
+}
+
+/// An integer in `low..high` out of 64 random bits.
+#[inline(always)]
+fn integer_in(low: i64, high: i64, bits: u64) -> i64 {
+    let range = high.wrapping_sub(low) as u64;
+    // The upper half of the product: even but for one part in 2^64 / range.
+    let drawn = (u128::from(bits) * u128::from(range)) >> 64;
+    low.wrapping_add(drawn as i64)
 }
 
 /// Values of which a block gives four.
@@ -277,7 +306,7 @@ vectorized! {
 }
 
 macro_rules! random {
-    ($($T:ty: $bits:literal bits, $of_f32:expr, $of_i64:expr, $of_bool:expr;)*) => {$(
+    ($($T:ty: $bits:literal bits, $of_f32:expr, $of_i64:expr, $of_bool:expr, $of_count:expr;)*) => {$(
         impl Random for $T {
             #[inline(always)]
             fn unit(bits: u32) -> f32 {
@@ -295,19 +324,25 @@ macro_rules! random {
             fn of_bool(value: bool) -> $T {
                 $of_bool(value)
             }
+            #[inline(always)]
+            fn of_count(value: f64) -> $T {
+                $of_count(value)
+            }
         }
     )*};
 }
 
 // `Distribution::check` leaves only conversions that are exact or, to floating point, rounded once.
 random! {
-    f32: 24 bits, |x| x, |x| x as f32, |x| f32::from(u8::from(x));
-    bf16: 8 bits, bf16::from_f32, |x| bf16::from_f32(x as f32), |x| if x { bf16::ONE } else { bf16::ZERO };
-    f16: 11 bits, f16::from_f32, |x| f16::from_f32(x as f32), |x| if x { f16::ONE } else { f16::ZERO };
-    i64: 24 bits, |x| x as i64, |x| x, i64::from;
-    i32: 24 bits, |x| x as i32, |x| x as i32, i32::from;
-    u8: 24 bits, |x| x as u8, |x| x as u8, u8::from;
-    bool: 24 bits, |x| x != 0.0, |x| x != 0, |x| x;
+    f32: 24 bits, |x| x, |x| x as f32, |x| f32::from(u8::from(x)), |x: f64| (x as f32).min(f32::MAX);
+    bf16: 8 bits, bf16::from_f32, |x| bf16::from_f32(x as f32), |x| if x { bf16::ONE } else { bf16::ZERO },
+        |x: f64| bf16::from_f64(x).min(bf16::MAX);
+    f16: 11 bits, f16::from_f32, |x| f16::from_f32(x as f32), |x| if x { f16::ONE } else { f16::ZERO },
+        |x: f64| f16::from_f64(x).min(f16::MAX);
+    i64: 24 bits, |x| x as i64, |x| x, i64::from, |x: f64| x as i64;
+    i32: 24 bits, |x| x as i32, |x| x as i32, i32::from, |x: f64| x as i32;
+    u8: 24 bits, |x| x as u8, |x| x as u8, u8::from, |x: f64| x as u8;
+    bool: 24 bits, |x| x != 0.0, |x| x != 0, |x| x, |x: f64| x != 0.0;
 }
 
 impl Random for f64 {
@@ -325,6 +360,10 @@ impl Random for f64 {
 
     fn of_bool(value: bool) -> f64 {
         f64::from(u8::from(value))
+    }
+
+    fn of_count(value: f64) -> f64 {
+        value.min(f64::MAX)
     }
 
     /// With 53 bits per value: half a block each.
@@ -351,8 +390,23 @@ impl Random for f64 {
             Distribution::Exponential { rate } => {
                 by_halves(stream, first, out, |bits| bits.map(|bits| log_of_unit_f64(bits) / -rate))
             }
+            Distribution::LogNormal { mean, std } => by_halves(stream, first, out, |[a, b]| {
+                normal_pair_f64(a, b).map(|x| (x * std + mean).exp())
+            }),
+            Distribution::Cauchy { median, sigma } => by_halves(stream, first, out, |bits| {
+                bits.map(|bits| tan_of_half_turn_f64(bits) * sigma + median)
+            }),
+            Distribution::Geometric { probability } => {
+                let scale = 1.0 / (-probability).ln_1p();
+                by_halves(stream, first, out, |bits| {
+                    bits.map(|bits| Self::of_count((log_of_unit_f64(bits) * scale).ceil().max(1.0)))
+                });
+            }
+            Distribution::Randint { low, high } => by_halves(stream, first, out, |bits| {
+                bits.map(|bits| Self::of_i64(integer_in(low, high, bits)))
+            }),
             // `Distribution::check` refuses them.
-            Distribution::Randint { .. } | Distribution::Keys => {}
+            Distribution::Keys => {}
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Pairs of normal numbers by Box and Muller, and logarithms of uniform ones.
+//! Pairs of normal numbers by Box and Muller, and logarithms and tangents of uniform ones.
 //!
 //! In `f32` the functions are polynomials in operations that round the same on every processor, without
 //! branches, so that the compiler can make vectors of them.
@@ -34,6 +34,20 @@ pub(super) fn log_of_unit(bits: u32) -> f32 {
 /// As [`log_of_unit`], in `f64` and out of 64 bits.
 pub(super) fn log_of_unit_f64(bits: u64) -> f64 {
     (((bits >> 12) as f64 + 0.5) * (1.0 / (1u64 << 52) as f64)).ln()
+}
+
+/// The tangent of an angle evenly between minus and plus a quarter of a turn, neither of which it is.
+#[inline(always)]
+pub(super) fn tan_of_half_turn(bits: u32) -> f32 {
+    // The middles of 2^23 equal parts of half a turn, from 0 on; the cotangent goes from one pole to the other.
+    let [sin, cos] = sin_cos_of_turn(((bits >> 9) as f32 + 0.5) * (0.5 / 8_388_608.0));
+    -cos / sin
+}
+
+/// As [`tan_of_half_turn`], in `f64` and out of 64 bits.
+pub(super) fn tan_of_half_turn_f64(bits: u64) -> f64 {
+    let unit = ((bits >> 12) as f64 + 0.5) * (1.0 / (1u64 << 52) as f64);
+    (std::f64::consts::PI * (unit - 0.5)).tan()
 }
 
 /// The logarithm of a normal positive number, to about 2 ulp (the polynomial of Cephes' `logf`).

@@ -1,7 +1,7 @@
 //! Dropout by the random numbers of the global index, the same in every layout.
 
 use dtensor_layout::{
-    DType, Placement,
+    DType,
     rule::{Law, Rule},
 };
 use dtensor_local::{LocalError, Tensor, random::Distribution};
@@ -10,7 +10,8 @@ use crate::{
     DTensor, Error, Result,
     dispatch::call_one,
     op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, SampleValues, one},
-    random,
+    random::{self, RandomOp},
+    tensor::settled_layout,
 };
 
 /// Values, and which of them stay.
@@ -65,19 +66,9 @@ impl DTensor {
     /// Which values [`dropout`](DTensor::dropout) would keep: `bool`, cut as the tensor is, each true with probability
     /// `1 - p`.
     pub fn dropout_mask(&self, p: f64) -> Result<DTensor> {
-        let op = "dropout_mask";
-        let layout = match self.layout().is_partial() {
-            false => self.layout().clone(),
-            true => {
-                let settle = |placement: &Placement| match placement.reduce_op() {
-                    Some(_) => Placement::Replicate,
-                    None => *placement,
-                };
-                let placements: Vec<Placement> = self.placements().iter().map(settle).collect();
-                self.layout().with_placements(&placements).map_err(Error::layout(op))?
-            }
-        };
-        let layout = layout.with_dtype(DType::Bool).map_err(Error::layout(op))?;
+        let op = RandomOp::DropoutMask;
+        let layout = settled_layout(op.name(), self.layout())?;
+        let layout = layout.with_dtype(DType::Bool).map_err(Error::layout(op.name()))?;
         let distribution = Distribution::Bernoulli { probability: 1.0 - p };
         random::of_layout(op, &layout, self.mesh(), distribution)
     }
@@ -86,12 +77,6 @@ impl DTensor {
     /// function of the gradient of the result.
     pub fn dropout_by(&self, mask: &DTensor, p: f64) -> Result<DTensor> {
         call_one(&Dropout { p: Number(p) }, &[self, mask])
-    }
-
-    /// One with probability `p`, else zero, in the same shape, dtype and layout. The same for every layout; see
-    /// [`random`].
-    pub fn bernoulli(&self, p: f64) -> Result<DTensor> {
-        random::filled_like("bernoulli", self, Distribution::Bernoulli { probability: p })
     }
 }
 

@@ -22,17 +22,19 @@
 //! # Ok::<(), dtensor::RunError>(())
 //! ```
 
-use std::{cell::Cell, ops::Range};
+mod draw;
+mod factories;
+mod weighted;
 
-use dtensor_layout::{DType, Layout, Placement};
-use dtensor_local::{
-    Tensor,
-    random::{Distribution, Stream},
-};
+use std::cell::Cell;
 
-use crate::{
-    DTensor, DeviceMesh, Error, Result,
-    tensor::{Part, make_layout},
+use dtensor_local::random::Stream;
+
+pub use draw::OPS;
+pub(crate) use draw::{RandomOp, of_layout};
+pub use factories::{
+    bernoulli, cauchy, exponential, geometric, log_normal, normal, rand, randint, randn, randperm,
+    uniform,
 };
 
 /// Where the next random numbers come from. To be saved with a checkpoint.
@@ -76,56 +78,9 @@ pub fn with_state<T>(state: RandomState, body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// The stream of the next random operation.
-pub(crate) fn next_stream() -> Stream {
+/// The stream of the next random operation. Private, so that whoever draws has a name in [`OPS`].
+fn next_stream() -> Stream {
     let RandomState { seed, offset } = STATE.get();
     STATE.set(RandomState { seed, offset: offset.wrapping_add(1) });
     Stream { seed, offset }
-}
-
-pub(crate) fn filled(
-    op: &'static str,
-    shape: &[usize],
-    dtype: DType,
-    distribution: Distribution,
-    mesh: &DeviceMesh,
-    placements: &[Placement],
-) -> Result<DTensor> {
-    let layout = Layout::new(shape, dtype, mesh.mesh(), placements).map_err(Error::layout(op))?;
-    of_layout(op, &layout, mesh, distribution)
-}
-
-pub(crate) fn filled_like(
-    op: &'static str,
-    like: &DTensor,
-    distribution: Distribution,
-) -> Result<DTensor> {
-    of_layout(op, like.layout(), like.mesh(), distribution)
-}
-
-pub(crate) fn of_layout(
-    op: &'static str,
-    layout: &Layout,
-    mesh: &DeviceMesh,
-    distribution: Distribution,
-) -> Result<DTensor> {
-    let dtype = layout.dtype();
-    // What is wrong is so on every rank, also on one that has nothing to fill.
-    Tensor::random(&[0], dtype, distribution, Stream::default())?;
-    let stream = next_stream();
-    make_layout(op, layout, mesh, |part| {
-        let boxes = boxes(part);
-        let global = layout.global_shape();
-        Ok(Tensor::random_shard(&part.shape, dtype, distribution, stream, global, &boxes)?)
-    })
-}
-
-/// Every combination of the ranges of the dims.
-fn boxes(part: &Part) -> Vec<Vec<Range<usize>>> {
-    part.ranges.iter().fold(vec![Vec::new()], |boxes, ranges| {
-        let extended = boxes.iter().flat_map(|done: &Vec<Range<usize>>| {
-            ranges.iter().map(|range| [done.as_slice(), std::slice::from_ref(range)].concat())
-        });
-        extended.collect()
-    })
 }
