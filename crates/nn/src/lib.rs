@@ -6,8 +6,8 @@
 //!
 //! ```
 //! use dtensor::{DType, DeviceMesh, Placement::{Replicate, Shard}, Runner, randint};
-//! use dtensor_nn::{AdamW, Forward, FullyShardOptions, Gpt, GptConfig, cross_entropy, fully_shard, gpt_plan, parallelize_module,
-//!     parameters};
+//! use dtensor_nn::{AdamW, Forward, FullyShardOptions, Gpt, GptConfig, Optimizer, cross_entropy, fully_shard, gpt_plan,
+//!     parallelize_module, parameters};
 //!
 //! Runner::threads(4).run(|world| {
 //!     let mesh = DeviceMesh::new(world, &[("dp", 2), ("tp", 2)])?;
