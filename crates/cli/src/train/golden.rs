@@ -29,15 +29,25 @@ struct Known {
     /// Of the first step.
     gradients: Option<BTreeMap<String, Tensor>>,
     last: Option<BTreeMap<String, Tensor>>,
+    /// Parameters on which the loss does not depend, such as the bias of keys: what is known of their gradients is
+    /// rounding, which an optimizer that divides by their size makes large.
+    without_gradient: Vec<String>,
 }
 
 /// What came out of it, on rank 0.
 struct Replayed {
     steps: Vec<(f64, f64)>,
     /// Largest difference of a gradient of the first step to the known one, as a part of the largest entry of its tensor.
-    gradients: Option<f64>,
+    gradients: Option<Difference>,
     /// The same of the weights at the end.
-    weights: Option<f64>,
+    weights: Option<Difference>,
+}
+
+/// A largest difference, and the tensor that has it.
+#[derive(Clone)]
+struct Difference {
+    part: f64,
+    name: String,
 }
 
 pub fn run(config: &Config, directory: &Path) -> Result<()> {
@@ -65,17 +75,28 @@ pub fn run(config: &Config, directory: &Path) -> Result<()> {
             "strategy": config.strategy.to_string(),
             "loss_rel_diff": of_losses,
             "grad_norm_rel_diff": of_norms,
-            "grads0_rel_diff": replayed.gradients,
-            "final_rel_diff": replayed.weights,
+            "grads0_rel_diff": replayed.gradients.as_ref().map(|worst| worst.part),
+            "grads0_worst": replayed.gradients.as_ref().map(|worst| &worst.name),
+            "final_rel_diff": replayed.weights.as_ref().map(|worst| worst.part),
+            "final_worst": replayed.weights.as_ref().map(|worst| &worst.name),
+            "left_out": known.without_gradient,
         })),
         false => {
-            let shown =
-                |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2e}"));
+            let shown = |worst: &Option<Difference>| match worst {
+                Some(worst) => format!("{:.2e} ({})", worst.part, worst.name),
+                None => "unknown".to_owned(),
+            };
+            if !known.without_gradient.is_empty() {
+                let names = known.without_gradient.join(", ");
+                out.line(&format!(
+                    "left out, because their gradients are zero but for rounding: {names}"
+                ))?;
+            }
             out.line(&format!(
                 "largest relative differences: losses {of_losses:.2e}, lengths of gradients {of_norms:.2e}, gradients of \
                  the first step {}, weights at the end {}",
-                shown(replayed.gradients),
-                shown(replayed.weights)
+                shown(&replayed.gradients),
+                shown(&replayed.weights)
             ))
         }
     }
@@ -122,17 +143,39 @@ impl Known {
         config.model = ModelKind::Gpt;
         (config.layers, config.dim, config.heads) = (size("layers")?, size("dim")?, size("heads")?);
         (config.seq, config.batch, config.steps) = (size("seq")?, size("batch")?, steps as u64);
+        let gradients = optional("grads0.safetensors")?;
         Ok(Known {
+            without_gradient: match &gradients {
+                Some(gradients) => {
+                    vanishing(gradients).map_err(|error| Error::usage(error.to_string()))?
+                }
+                None => Vec::new(),
+            },
             vocabulary: size("vocab")?,
             losses,
             grad_norms: numbers("grad_norms"),
             init: renamed(read("init.safetensors")?),
             tokens,
-            gradients: optional("grads0.safetensors")?,
+            gradients,
             last: optional("final.safetensors")?,
             config,
         })
     }
+}
+
+/// The tensors that are a millionth of the largest at most.
+fn vanishing(gradients: &BTreeMap<String, Tensor>) -> Result<Vec<String>, dtensor::LocalError> {
+    let mut sizes = Vec::with_capacity(gradients.len());
+    for (name, gradient) in gradients {
+        sizes.push((name, largest_entry(gradient)?));
+    }
+    let largest = sizes.iter().map(|(_, size)| *size).fold(0.0, f64::max);
+    let vanishes = |(_, size): &&(&String, f64)| *size < 1e-6 * largest;
+    Ok(sizes.iter().filter(vanishes).map(|(name, _)| (*name).clone()).collect())
+}
+
+fn largest_entry(tensor: &Tensor) -> Result<f64, dtensor::LocalError> {
+    tensor.to_dtype(DType::F64)?.abs()?.amax(&[], false)?.item::<f64>()
 }
 
 /// The run has its blocks flat; here attention and products are modules.
@@ -175,7 +218,7 @@ fn replay(world: &World, known: &Known) -> dtensor_nn::Result<Option<Replayed>> 
         let mut gradients = loss.backward()?;
         if let (0, Some(want)) = (step, &known.gradients) {
             let of = |parameter: &Parameter| gradients.get(&parameter.value()).cloned();
-            of_gradients = Some(largest_difference(&model, want, of)?);
+            of_gradients = Some(largest_difference(&model, known, want, of)?);
         }
         let norm = clip_grad_norm(&learnt, &mut gradients, f64::INFINITY)?;
         optimizer.step(&gradients)?;
@@ -184,7 +227,7 @@ fn replay(world: &World, known: &Known) -> dtensor_nn::Result<Option<Replayed>> 
     let weights = match &known.last {
         Some(want) => {
             let of = |parameter: &Parameter| Some(parameter.value().detach());
-            Some(largest_difference(&model, want, of)?)
+            Some(largest_difference(&model, known, want, of)?)
         }
         None => None,
     };
@@ -194,10 +237,11 @@ fn replay(world: &World, known: &Known) -> dtensor_nn::Result<Option<Replayed>> 
 /// Over all parameters, the largest difference as a part of the largest entry of the known tensor.
 fn largest_difference(
     model: &Model,
+    known: &Known,
     want: &BTreeMap<String, Tensor>,
     of: impl Fn(&Parameter) -> Option<dtensor::DTensor>,
-) -> dtensor_nn::Result<f64> {
-    let mut largest = 0.0_f64;
+) -> dtensor_nn::Result<Difference> {
+    let mut worst = Difference { part: 0.0, name: String::new() };
     for (name, parameter) in named_parameters(model.module()) {
         let Some(want) = want.get(&name) else {
             return Err(NnError::Missing { name, nearest: "none".into() });
@@ -209,13 +253,16 @@ fn largest_difference(
             });
         };
         let got = got.full_tensor()?;
-        let difference = || {
-            let (got, want) = (got.to_dtype(DType::F64)?, want.to_dtype(DType::F64)?);
-            let scale = want.abs()?.amax(&[], false)?.item::<f64>()?;
-            let off = got.sub(&want)?.abs()?.amax(&[], false)?.item::<f64>()?;
-            Ok::<_, dtensor::LocalError>(off / scale.max(f64::MIN_POSITIVE))
+        let part = || {
+            let off = got.to_dtype(DType::F64)?.sub(&want.to_dtype(DType::F64)?)?;
+            Ok::<_, dtensor::LocalError>(
+                largest_entry(&off)? / largest_entry(want)?.max(f64::MIN_POSITIVE),
+            )
         };
-        largest = largest.max(difference().map_err(dtensor::Error::from)?);
+        let part = part().map_err(dtensor::Error::from)?;
+        if part > worst.part && !known.without_gradient.contains(&name) {
+            worst = Difference { part, name };
+        }
     }
-    Ok(largest)
+    Ok(worst)
 }
