@@ -7,6 +7,8 @@ mod debug;
 mod elementwise;
 mod fft;
 mod gradients;
+mod gradients_elementwise;
+mod gradients_reduce;
 mod indexing;
 mod linalg;
 mod mesh;

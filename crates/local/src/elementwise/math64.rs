@@ -33,3 +33,36 @@ pub(crate) fn log_add_exp(a: f64, b: f64) -> f64 {
     // Of two equal infinities the difference is none.
     if high == low { high + std::f64::consts::LN_2 } else { high + (low - high).exp().ln_1p() }
 }
+
+/// The derivative of `x Phi(x)`, where `Phi` is the normal distribution function.
+pub(crate) fn gelu_slope(x: f64) -> f64 {
+    const FRAC_1_SQRT_TAU: f64 = 0.398_942_280_401_432_7;
+    // Beyond, the density is zero; infinity times zero would be none. A NaN passes.
+    let x = x.clamp(-40.0, 40.0);
+    let distribution = 0.5 * erfc(-x * std::f64::consts::FRAC_1_SQRT_2);
+    distribution + x * FRAC_1_SQRT_TAU * (-0.5 * x * x).exp()
+}
+
+/// The derivative of `x s(u)`, where `s` is the logistic function and `u = a x (1 + b x^2)`.
+pub(crate) fn gelu_tanh_slope(x: f64) -> f64 {
+    // Beyond, it is 0 or 1, and the factor may overflow.
+    let x = x.clamp(-25.0, 25.0);
+    let scaled = 1.595_769_121_605_730_7 * x;
+    let factor = scaled * (1.0 + 3.0 * 0.044_715 * x * x);
+    logistic_and_slope(scaled * (1.0 + 0.044_715 * x * x), factor)
+}
+
+/// The derivative of `x s(x)`, where `s` is the logistic function.
+pub(crate) fn silu_slope(x: f64) -> f64 {
+    // Beyond, it is 0 or 1; infinity times zero would be none.
+    let x = x.clamp(-800.0, 800.0);
+    logistic_and_slope(x, x)
+}
+
+/// `s(x) + factor s'(x)`, where `s` is the logistic function.
+fn logistic_and_slope(x: f64, factor: f64) -> f64 {
+    let e = (-x.abs()).exp();
+    let quotient = 1.0 / (1.0 + e);
+    let value = if x < 0.0 { e * quotient } else { quotient };
+    value + factor * (e * quotient * quotient)
+}

@@ -5,6 +5,7 @@
 //! kernels and methods.
 
 mod activation;
+mod activation_backward;
 mod arithmetic;
 mod cast;
 mod close;

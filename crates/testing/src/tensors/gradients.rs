@@ -23,6 +23,11 @@ pub fn on_one_rank(sample: &Sample, mesh: &DeviceMesh) -> Result<Vec<Option<Dens
 pub fn check_by_differences(sample: &Sample, mesh: &DeviceMesh) -> Result<(), String> {
     let values = draw(sample, 1);
     let found = on_one_rank(sample, mesh)?;
+    // What is rounded to less than f64 does not change by so little.
+    let results = sample.op.infer(&sample.metas()).map_err(text)?;
+    if results.iter().any(|meta| meta.dtype.is_float() && meta.dtype != DType::F64) {
+        return Ok(());
+    }
     for (operand, gradient) in found.iter().enumerate() {
         let is_float = sample.metas()[operand].dtype.is_float();
         let Some(gradient) = gradient else {

@@ -12,7 +12,7 @@ use dtensor_layout::{
 };
 use dtensor_local::{LocalError, Scalar, Tensor};
 
-use super::unary::laws_for;
+use super::{unary::laws_for, zero};
 use crate::{
     DTensor, Operand, Result,
     dispatch::call_one,
@@ -25,7 +25,7 @@ use crate::{
 
 /// Rows `Type WithNumber method kernel_with_number [laws] |number| [laws] values;`, and before the end
 /// `, keeps WHAT |backward, grad, operand| gradient, keeps WHAT |backward, grad, number| gradient` for the two forms of
-/// those that have gradients.
+/// those that have gradients, or [`zero`].
 macro_rules! binary {
     ($($(#[$doc:meta])* $Op:ident $OpScalar:ident $name:ident $scalar:ident
         [$($law:expr),*] |$number:ident| $scalar_laws:expr, $values:expr
@@ -57,7 +57,7 @@ macro_rules! binary {
 
                     fn gradient(&self, $backward: &Backward<'_>) -> Result<Grads> {
                         let $grad = $backward.grad()?;
-                        $backward.each(|$operand| $gradient)
+                        $backward.each_or_none(|$operand| $gradient.map(Into::into))
                     }
                 )?
 
@@ -92,7 +92,7 @@ macro_rules! binary {
 
                     fn gradient(&self, $scalar_backward: &Backward<'_>) -> Result<Grads> {
                         let ($scalar_grad, $scalar_number) = ($scalar_backward.grad()?, self.0.0);
-                        $scalar_backward.first(|| $scalar_gradient)
+                        $scalar_backward.each_or_none(|_| $scalar_gradient.map(Into::into))
                     }
                 )?
             }
@@ -126,38 +126,133 @@ binary! {
     /// Sum; of bools, *or*.
     Add AddScalar add add_scalar [Linear, Affine, Increasing] |_number| &[Affine, Increasing], Signed,
         keeps NOTHING |backward, grad, _operand| Ok(grad.clone()),
-        keeps NOTHING |backward, grad, _number| Ok(grad);
+        keeps NOTHING |backward, grad, _number| Ok(grad.clone());
     /// Difference.
     Sub SubScalar sub sub_scalar [Linear, Affine, IncreasingIn(0), DecreasingIn(1)]
-        |_number| &[Affine, Increasing], Signed;
+        |_number| &[Affine, Increasing], Signed,
+        keeps NOTHING |backward, grad, operand| if operand == 0 { Ok(grad.clone()) } else { grad.neg() },
+        keeps NOTHING |backward, grad, _number| Ok(grad.clone());
     /// Product; of bools, *and*.
     Mul MulScalar mul mul_scalar [Multilinear, Joint(ReduceOp::Product)] |number| scaling(number), Signed,
         keeps OTHERS |backward, grad, operand| grad.mul(&backward.operand(1 - operand)?),
         keeps NOTHING |backward, grad, number| grad.mul(number);
     /// Quotient.
-    Div DivScalar div div_scalar [LinearIn(0), Joint(ReduceOp::Product)] |number| scaling(1.0 / number), Signed;
+    Div DivScalar div div_scalar [LinearIn(0), Joint(ReduceOp::Product)] |number| scaling(1.0 / number), Signed,
+        keeps OPERANDS |backward, grad, operand| {
+            let divisor = backward.operand(1)?.settled()?;
+            match operand {
+                0 => grad.div(&divisor),
+                _ => grad.mul(&backward.operand(0)?.div(&divisor)?)?.div(&divisor.neg()?),
+            }
+        },
+        keeps NOTHING |backward, grad, number| grad.div(number);
     /// The larger.
     Maximum MaximumScalar maximum maximum_scalar [Increasing, Joint(ReduceOp::Max)]
-        |_number| &[Increasing], Signed;
+        |_number| &[Increasing], Signed,
+        keeps OPERANDS |backward, grad, operand| {
+            let own = backward.operand(operand)?.settled()?;
+            let other = backward.operand(1 - operand)?.settled()?;
+            to_the_winner(&grad, &own.lt(&other)?, &own.eq(&other)?)
+        },
+        keeps OPERANDS |backward, grad, number| {
+            let x = backward.operand(0)?.settled()?;
+            to_the_winner(&grad, &x.lt(number)?, &x.eq(number)?)
+        };
     /// The smaller.
     Minimum MinimumScalar minimum minimum_scalar [Increasing, Joint(ReduceOp::Min)]
-        |_number| &[Increasing], Signed;
+        |_number| &[Increasing], Signed,
+        keeps OPERANDS |backward, grad, operand| {
+            let own = backward.operand(operand)?.settled()?;
+            let other = backward.operand(1 - operand)?.settled()?;
+            to_the_winner(&grad, &own.gt(&other)?, &own.eq(&other)?)
+        },
+        keeps OPERANDS |backward, grad, number| {
+            let x = backward.operand(0)?.settled()?;
+            to_the_winner(&grad, &x.gt(number)?, &x.eq(number)?)
+        };
     /// Quotient rounded towards minus infinity. Of integers by zero it is an error, on every rank.
-    FloorDiv FloorDivScalar floor_div floor_div_scalar [] |_number| &[], Signed;
+    FloorDiv FloorDivScalar floor_div floor_div_scalar [] |_number| &[], Signed,
+        keeps NOTHING |backward, _grad, _operand| zero(),
+        keeps NOTHING |backward, _grad, _number| zero();
     /// Remainder with the sign of the divisor. Of integers by zero it is an error, on every rank.
-    Rem RemScalar rem rem_scalar [] |_number| &[], Signed;
+    Rem RemScalar rem rem_scalar [] |_number| &[], Signed,
+        keeps OPERANDS |backward, grad, operand| match operand {
+            0 => Ok(grad.clone()),
+            _ => grad.mul(&backward.operand(0)?.floor_div(&backward.operand(1)?)?.neg()?),
+        },
+        keeps NOTHING |backward, grad, _number| Ok(grad.clone());
     /// Remainder with the sign of the dividend. Of integers by zero it is an error, on every rank.
-    Fmod FmodScalar fmod fmod_scalar [] |_number| &[], Signed;
+    Fmod FmodScalar fmod fmod_scalar [] |_number| &[], Signed,
+        keeps OPERANDS |backward, grad, operand| match operand {
+            0 => Ok(grad.clone()),
+            _ => grad.mul(&backward.operand(0)?.div(&backward.operand(1)?)?.trunc()?.neg()?),
+        },
+        keeps NOTHING |backward, grad, _number| Ok(grad.clone());
     /// Power.
-    Pow PowScalar pow pow_scalar [] |_number| &[], SampleValues::Positive;
+    Pow PowScalar pow pow_scalar [] |_number| &[], SampleValues::Positive,
+        keeps OPERANDS |backward, grad, operand| {
+            let (base, exponent) = (backward.operand(0)?.settled()?, backward.operand(1)?.settled()?);
+            match operand {
+                // Of a constant, 1, whatever the base is: it might be 0.
+                0 => {
+                    let slope = base.pow(&exponent.sub(1.0)?)?.mul(&exponent)?;
+                    grad.mul(&slope)?.masked_fill(&exponent.eq(0.0)?, 0.0)
+                }
+                // A power of 0 stays 0, though the logarithm is infinite.
+                _ => {
+                    let stays = base.eq(0.0)?.logical_and(&exponent.ge(0.0)?)?;
+                    let slope = base.pow(&exponent)?.mul(&base.log()?)?;
+                    grad.mul(&slope)?.masked_fill(&stays, 0.0)
+                }
+            }
+        },
+        keeps OPERANDS |backward, grad, number| match number.to_f64() {
+            0.0 => Ok(None),
+            number => grad.mul(&backward.operand(0)?.pow(number - 1.0)?.mul(number)?).map(Some),
+        };
     /// The angle of the point (`other`, `self`).
-    Atan2 Atan2Scalar atan2 atan2_scalar [] |_number| &[], Signed;
+    Atan2 Atan2Scalar atan2 atan2_scalar [] |_number| &[], Signed,
+        keeps OPERANDS |backward, grad, operand| {
+            let (y, x) = (backward.operand(0)?.settled()?, backward.operand(1)?.settled()?);
+            let across = if operand == 0 { x.clone() } else { y.neg()? };
+            grad.mul(&across.div(&y.square()?.addcmul(&x, &x, 1.0)?)?)
+        },
+        keeps OPERANDS |backward, grad, number| {
+            let x = number.to_f64();
+            grad.div(&backward.operand(0)?.square()?.add(x * x)?)?.mul(x)
+        };
     /// Length of the hypotenuse.
-    Hypot HypotScalar hypot hypot_scalar [] |_number| &[], Signed;
+    Hypot HypotScalar hypot hypot_scalar [] |_number| &[], Signed,
+        keeps OPERANDS |backward, grad, operand| {
+            let own = backward.operand(operand)?.settled()?;
+            grad.mul(&own.div(&own.hypot(&backward.operand(1 - operand)?)?)?)
+        },
+        keeps OPERANDS |backward, grad, number| {
+            let x = backward.operand(0)?.settled()?;
+            grad.mul(&x.div(&x.hypot(number)?)?)
+        };
     /// The logarithm of the sum of the exponentials.
-    Logaddexp LogaddexpScalar logaddexp logaddexp_scalar [Increasing] |_number| &[Increasing], Signed;
+    Logaddexp LogaddexpScalar logaddexp logaddexp_scalar [Increasing] |_number| &[Increasing], Signed,
+        keeps OPERANDS |backward, grad, operand| {
+            let (own, other) = (backward.operand(operand)?, backward.operand(1 - operand)?);
+            grad.mul(&own.sub(&other)?.sigmoid()?)
+        },
+        keeps OPERANDS |backward, grad, number| {
+            grad.mul(&backward.operand(0)?.sub(number)?.sigmoid()?)
+        };
     /// The magnitude of the first with the sign of the second.
-    Copysign CopysignScalar copysign copysign_scalar [] |_number| &[], Signed;
+    Copysign CopysignScalar copysign copysign_scalar [] |_number| &[], Signed,
+        keeps OPERANDS |backward, grad, operand| match operand {
+            0 => {
+                let sign = backward.operand(0)?.sign()?;
+                grad.mul(&sign.mul(&sign.copysign(&backward.operand(1)?)?)?).map(Some)
+            }
+            _ => Ok(None),
+        },
+        keeps OPERANDS |backward, grad, number| {
+            let sign = backward.operand(0)?.sign()?;
+            grad.mul(&sign.mul(&sign.copysign(number)?)?)
+        };
     /// Whether the values are equal.
     Eq EqScalar eq eq_scalar [] |_number| &[], Integer;
     /// Whether the values differ.
@@ -176,6 +271,11 @@ binary! {
 fn divides_integers(op: &str, operands: &[Meta]) -> bool {
     matches!(op, "floor_div" | "rem" | "fmod")
         && !operands.iter().any(|operand| operand.dtype.is_float())
+}
+
+/// The gradient where the value was taken, half of it where both are equal, none elsewhere.
+fn to_the_winner(grad: &DTensor, loses: &DTensor, ties: &DTensor) -> Result<DTensor> {
+    ties.where_self(&grad.mul(0.5)?, grad)?.masked_fill(loses, 0.0)
 }
 
 /// Multiplication by a number. What is infinite or no number makes contributions such that their sum is not

@@ -11,15 +11,15 @@ use crate::{
     DTensor, Result,
     dispatch::call_one,
     op::{
-        LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, SampleValues::Integer, Value,
-        one,
+        Backward, Grads, Keep, LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample,
+        SampleValues::Integer, Value, one,
     },
 };
 
-/// Rows `Type method(numbers) laws, [numbers of the samples];`.
+/// Rows `Type method(numbers) laws, [numbers of the samples], |x, grad| gradient;`.
 macro_rules! with_numbers {
     ($($(#[$doc:meta])* $Op:ident $name:ident($($number:ident),+) $laws:expr,
-        [$(($($sample:expr),+)),+];)*) => {
+        [$(($($sample:expr),+)),+], |$x:ident, $grad:ident| $gradient:expr;)*) => {
         $(
             #[derive(Clone, Debug, PartialEq, Eq, Hash)]
             struct $Op { $($number: Number),+ }
@@ -37,6 +37,16 @@ macro_rules! with_numbers {
 
                 fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
                     one(x[0].$name($(self.$number.0),+))
+                }
+
+                fn keeps(&self) -> Option<Keep> {
+                    Some(Keep::OPERANDS)
+                }
+
+                fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+                    let $Op { $($number: Number($number)),+ } = *self;
+                    let ($x, $grad) = (backward.operand(0)?.settled()?, backward.grad()?);
+                    backward.first(|| $gradient)
                 }
             }
         )*
@@ -66,11 +76,18 @@ macro_rules! with_numbers {
 
 with_numbers! {
     /// The value if it is positive, else `slope` times the value.
-    LeakyRelu leaky_relu(slope) rising(slope), [(0.1), (-0.5)];
+    LeakyRelu leaky_relu(slope) rising(slope), [(0.1), (-0.5)],
+        |x, grad| x.gt(0.0)?.where_self(&grad, &grad.mul(slope)?);
     /// The value if it is positive, else `alpha * (exp(x) - 1)`.
-    Elu elu(alpha) rising(alpha), [(1.5), (-0.5)];
+    Elu elu(alpha) rising(alpha), [(1.5), (-0.5)], |x, grad| {
+        // Bounded, so that what is not taken is not infinite: times 0 it would be no number.
+        let slope = x.clamp(None, Some(0.0.into()))?.exp()?.mul(alpha)?;
+        x.gt(0.0)?.where_self(&grad, &grad.mul(&slope)?)
+    };
+    // At the bounds its gradient is 0, where that of `clamp` is 1: as in PyTorch.
     /// The value, at least `min` and at most `max`.
-    Hardtanh hardtanh(min, max) { let _ = (min, max); &[Increasing] }, [(-1.0, 1.5), (1.0, -1.0)];
+    Hardtanh hardtanh(min, max) { let _ = (min, max); &[Increasing] }, [(-1.0, 1.5), (1.0, -1.0)],
+        |x, grad| grad.masked_fill(&x.le(min)?.logical_or(&x.ge(max)?)?, 0.0);
 }
 
 /// What a function that ascends above 0 is if below 0 it has this factor.
@@ -96,6 +113,23 @@ impl Op for Clamp {
 
     fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
         one(x[0].clamp(self.min.map(|min| min.0), self.max.map(|max| max.0)))
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::OPERANDS)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let x = backward.operand(0)?.settled()?;
+        // Not the negations, which a NaN would pass.
+        let above = self.min.map(|min| x.ge(min.0)).transpose()?;
+        let below = self.max.map(|max| x.le(max.0)).transpose()?;
+        let inside = match (above, below) {
+            (Some(above), Some(below)) => above.logical_and(&below)?,
+            (Some(inside), None) | (None, Some(inside)) => inside,
+            (None, None) => return backward.first(|| backward.grad()),
+        };
+        backward.first(|| backward.grad()?.masked_fill(&inside.logical_not()?, 0.0))
     }
 }
 
@@ -132,6 +166,15 @@ impl Op for NanToNum {
     fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
         let number = |number: Option<Number>| number.map(|number| number.0);
         one(x[0].nan_to_num(self.nan.0, number(self.positive), number(self.negative)))
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::OPERANDS)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let replaced = backward.operand(0)?.isfinite()?.logical_not()?;
+        backward.first(|| backward.grad()?.masked_fill(&replaced, 0.0))
     }
 }
 

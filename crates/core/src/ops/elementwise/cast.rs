@@ -11,7 +11,7 @@ use crate::{
     DTensor, Result,
     dispatch::call_one,
     op::{
-        LocalContext, Meta, Op, OpRecord, Outputs, Sample,
+        Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample,
         SampleValues::{Integer, Signed, Truth},
         one,
     },
@@ -43,6 +43,15 @@ impl Op for ToDType {
 
     fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
         one(x[0].to_dtype(self.0))
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        // Cast back where it arrives.
+        backward.first(|| backward.grad())
     }
 }
 

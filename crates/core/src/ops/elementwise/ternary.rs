@@ -11,16 +11,18 @@ use crate::{
     DTensor, Result,
     dispatch::call_one,
     op::{
-        LocalContext, Meta, Op, OpRecord, Outputs, Sample,
+        Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample,
         SampleValues::{Positive, Truth},
         Value, one,
     },
 };
 
-/// Defines an operation `Type(attributes) name |operands| rule, |x, attributes| kernel;`.
+/// Defines an operation `Type(attributes) name |operands, self| rule, |x, self| kernel, keeps WHAT,
+/// |backward, self, grad, operand| gradient;`.
 macro_rules! operations {
     ($($(#[$doc:meta])* $Op:ident($($attribute:ty)?) $name:literal
-        |$operands:ident, $own:ident| $rule:expr, |$x:ident, $of:ident| $kernel:expr;)*) => {$(
+        |$operands:ident, $own:ident| $rule:expr, |$x:ident, $of:ident| $kernel:expr,
+        keeps $keep:expr, |$backward:ident, $of_op:ident, $grad:ident, $operand:ident| $gradient:expr;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         struct $Op($($attribute)?);
@@ -39,6 +41,15 @@ macro_rules! operations {
                 let $of = self;
                 one($kernel)
             }
+
+            fn keeps(&self) -> Option<Keep> {
+                Some($keep)
+            }
+
+            fn gradient(&self, $backward: &Backward<'_>) -> Result<Grads> {
+                let ($of_op, $grad) = (self, $backward.grad()?);
+                $backward.each(|$operand| $gradient)
+            }
         }
     )*};
 }
@@ -51,12 +62,19 @@ operations! {
          R P(max) P(max) -> P(max); R P(min) P(min) -> P(min); \
          R P(product) P(product) -> P(product); R P(avg) R -> P(avg); R R P(avg) -> P(avg)",
         &[IncreasingIn(1), IncreasingIn(2)],
-    )), |x, _of| x[0].where_self(x[1], x[2]);
+    )), |x, _of| x[0].where_self(x[1], x[2]),
+        keeps Keep::operands(&[0]), |backward, _of, grad, operand| {
+            let mask = backward.operand(0)?;
+            grad.masked_fill(&if operand == 1 { mask.logical_not()? } else { mask }, 0.0)
+        };
 
     MaskedFill(Value) "masked_fill" |_operands, own| Ok(match own.0.0.to_f64() {
         0.0 => Rule::of("..., ... -> ...", &[MovesIn(0)]),
         _ => Rule::of("..., ... -> ...; P(avg) R -> P(avg)", &[IncreasingIn(0)]),
-    }), |x, of| x[0].masked_fill(x[1], of.0.0);
+    }), |x, of| x[0].masked_fill(x[1], of.0.0),
+        keeps Keep::operands(&[1]), |backward, _of, grad, _operand| {
+            grad.masked_fill(&backward.operand(1)?, 0.0)
+        };
 
     // The smaller of the last and of the larger of the first two: the larger commutes with a maximum of both,
     // the smaller with a minimum of both, and either ascends in one.
@@ -65,18 +83,38 @@ operations! {
         "P(max) P(max) R -> P(max); P(min) R P(min) -> P(min); R P(min) P(min) -> P(min)",
         operands,
         &[Increasing],
-    ), |x, _of| x[0].clamp_tensor(x[1], x[2]);
+    ), |x, _of| x[0].clamp_tensor(x[1], x[2]),
+        keeps Keep::OPERANDS, |backward, _of, grad, operand| {
+            let whole = |operand| backward.operand(operand)?.settled();
+            let (x, min, max) = (whole(0)?, whole(1)?, whole(2)?);
+            let is_it = match operand {
+                // At a bound it is still the value that passes.
+                0 => x.ge(&min)?.logical_and(&x.le(&max)?)?,
+                1 => x.lt(&min)?.logical_and(&min.lt(&max)?)?,
+                _ => x.gt(&max)?.logical_or(&max.lt(&min)?)?,
+            };
+            grad.masked_fill(&is_it.logical_not()?, 0.0)
+        };
 
     Lerp(Value) "lerp" |operands, own| {
         let laws = weighted(own.0.0.to_f64());
         Ok(Rule::of("..., ... -> ...", &laws_for(operands, &laws)))
-    }, |x, of| x[0].lerp(x[1], of.0.0);
+    }, |x, of| x[0].lerp(x[1], of.0.0),
+        keeps Keep::NOTHING, |backward, of, grad, operand| {
+            let weight = of.0.0.to_f64();
+            grad.mul(if operand == 0 { 1.0 - weight } else { weight })
+        };
 
     // Linear in both ends together, and up to a constant in the weight.
     LerpTensor() "lerp_tensor" |_operands, _own| Ok(Rule::of(
         "..., ..., ... -> ...; P(sum) P(sum) R -> P(sum); P(avg) P(avg) R -> P(avg)",
         &[Affine],
-    )), |x, _of| x[0].lerp_tensor(x[1], x[2]);
+    )), |x, _of| x[0].lerp_tensor(x[1], x[2]),
+        keeps Keep::OPERANDS, |backward, _of, grad, operand| match operand {
+            0 => grad.addcmul(&grad, &backward.operand(2)?, -1.0),
+            1 => grad.mul(&backward.operand(2)?),
+            _ => grad.mul(&backward.operand(1)?.sub(&backward.operand(0)?)?),
+        };
 
     // Linear in the first together with a factor.
     Addcmul(Value) "addcmul" |operands, own| finite(
@@ -85,7 +123,11 @@ operations! {
         "P(sum) P(sum) R -> P(sum); P(sum) R P(sum) -> P(sum); \
          P(avg) P(avg) R -> P(avg); P(avg) R P(avg) -> P(avg)",
         &laws_for(operands, &[Affine, IncreasingIn(0)]),
-    ), |x, of| x[0].addcmul(x[1], x[2], of.0.0);
+    ), |x, of| x[0].addcmul(x[1], x[2], of.0.0),
+        keeps Keep::operands(&[1, 2]), |backward, of, grad, operand| match operand {
+            0 => Ok(grad.clone()),
+            _ => grad.mul(&backward.operand(3 - operand)?)?.mul(of.0.0),
+        };
 
     // Linear in the first together with the numerator.
     Addcdiv(Value) "addcdiv" |operands, own| finite(
@@ -94,7 +136,15 @@ operations! {
         "P(sum) P(sum) R -> P(sum); P(avg) P(avg) R -> P(avg); \
          P(avg) R R -> P(avg); R P(avg) R -> P(avg)",
         &laws_for(operands, &[IncreasingIn(0)]),
-    ), |x, of| x[0].addcdiv(x[1], x[2], of.0.0);
+    ), |x, of| x[0].addcdiv(x[1], x[2], of.0.0),
+        keeps Keep::operands(&[1, 2]), |backward, of, grad, operand| {
+            let (b, value) = (backward.operand(2)?.settled()?, of.0.0.to_f64());
+            match operand {
+                0 => Ok(grad.clone()),
+                1 => grad.mul(value)?.div(&b),
+                _ => grad.mul(&backward.operand(1)?.div(&b)?)?.div(&b)?.mul(-value),
+            }
+        };
 }
 
 /// Rows and laws that hold for real numbers alone.

@@ -15,6 +15,24 @@ pub(super) struct Scan {
     coord: Option<Vec<usize>>,
 }
 
+/// From which end of the dim a scan goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Direction {
+    /// From the first index on.
+    Ascending,
+    /// From the last index back.
+    Descending,
+}
+
+impl Direction {
+    pub(super) fn opposite(self) -> Direction {
+        match self {
+            Direction::Ascending => Direction::Descending,
+            Direction::Descending => Direction::Ascending,
+        }
+    }
+}
+
 /// Whether a scan along this dim needs to know of other ranks.
 pub(super) fn needs_carry(op: &'static str, layout: &Layout, dim: isize) -> bool {
     let dim = Meta::of_layout(layout).dim(op, dim);
@@ -42,9 +60,13 @@ impl Scan {
         self.coord.as_ref().and_then(start).unwrap_or(0)
     }
 
-    /// The results of scanning the parts before this one at their ends, one after the other along the dim,
-    /// if there are any; `scanned` is that of this part. All ranks of the mesh call it.
-    pub(super) fn totals_before(&self, scanned: &Tensor) -> Result<Option<Tensor>> {
+    /// The results of scanning the parts that are scanned before this one at their ends, one after the other along the
+    /// dim, if there are any; `scanned` is that of this part. All ranks of the mesh call it.
+    pub(super) fn totals_before(
+        &self,
+        scanned: &Tensor,
+        direction: Direction,
+    ) -> Result<Option<Tensor>> {
         let Some(coord) = &self.coord else { return Ok(None) };
         let (dim, layout, mesh) = (self.dim, self.x.layout(), self.x.mesh());
         let held = scanned.shape()[dim];
@@ -54,7 +76,10 @@ impl Scan {
                 shape[dim] = 1;
                 Tensor::zeros(&shape, scanned.dtype())?
             }
-            _ => scanned.narrow(dim as isize, held - 1, 1)?,
+            _ => {
+                let end = if direction == Direction::Ascending { held - 1 } else { 0 };
+                scanned.narrow(dim as isize, end, 1)?
+            }
         };
         let total =
             if scanned.is_meta() { Tensor::meta(total.shape(), total.dtype())? } else { total };
@@ -66,9 +91,13 @@ impl Scan {
         }
         let axes: Vec<usize> = layout.order().cuts(dim).iter().map(|cut| cut.axis).collect();
         let own = self.start();
+        let is_before = |start: usize| match direction {
+            Direction::Ascending => start < own,
+            Direction::Descending => start > own,
+        };
         let mut before: Vec<i64> = members(mesh, &axes, coord)
             .iter()
-            .filter(|member| layout.intervals(dim, member).start().is_some_and(|at| at < own))
+            .filter(|member| layout.intervals(dim, member).start().is_some_and(is_before))
             .filter_map(|member| cut.intervals(dim, member).start())
             .map(|number| number as i64)
             .collect();

@@ -12,6 +12,7 @@ use dtensor_local::{LocalError, Scalar, Tensor};
 use super::over::Over;
 use crate::{
     DTensor, Error, Result,
+    autograd::is_grad_enabled,
     dispatch::call_one,
     op::{
         Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample,
@@ -21,11 +22,11 @@ use crate::{
 };
 
 /// Rows `Type method by reduction |dtype| laws, value of nothing, values;`. The value is for kernels that
-/// have none: what a rank contributes that holds no elements while others do. `, keeps WHAT |backward, over, grad|
+/// have none: what a rank contributes that holds no elements while others do. `, keeps WHAT, |backward, over, grad|
 /// gradient` where there is one.
 macro_rules! folds {
     ($($(#[$doc:meta])* $Op:ident $name:ident by $by:ident |$dtype:ident| $laws:expr, $nothing:expr,
-        $values:expr $(, keeps $keep:ident |$backward:ident, $over:ident, $grad:ident| $gradient:expr)?;)*) => {
+        $values:expr $(, keeps $keep:expr, |$backward:ident, $over:ident, $grad:ident| $gradient:expr)?;)*) => {
         $(
             #[derive(Clone, Debug, PartialEq, Eq, Hash)]
             struct $Op(Over);
@@ -54,7 +55,7 @@ macro_rules! folds {
 
                 $(
                     fn keeps(&self) -> Option<Keep> {
-                        Some(Keep::$keep)
+                        Some($keep)
                     }
 
                     fn gradient(&self, $backward: &Backward<'_>) -> Result<Grads> {
@@ -83,13 +84,20 @@ macro_rules! folds {
 folds! {
     /// The sum over these dims, or over all if the list is empty. Integers and bools give `i64`.
     Sum sum by Sum |_dtype| &[Linear], None, Signed,
-        keeps NOTHING |backward, over, grad| over.spread("sum", &grad, backward.shape(0));
+        keeps Keep::NOTHING, |backward, over, grad| over.spread("sum", &grad, backward.shape(0));
     /// The product over these dims, or over all if the list is empty. Integers and bools give `i64`.
-    Prod prod by Product |_dtype| &[Joint(ReduceOp::Product)], None, Signed;
+    Prod prod by Product |_dtype| &[Joint(ReduceOp::Product)], None, Signed,
+        keeps Keep::OPERANDS, |backward, over, grad| of_others(&backward.operand(0)?, over, &grad);
     /// The largest value over these dims, or over all if the list is empty; NaN if there is one.
-    Amax amax by Max |_dtype| &[Joint(ReduceOp::Max)], Some(lowest), Signed;
+    Amax amax by Max |_dtype| &[Joint(ReduceOp::Max)], Some(lowest), Signed,
+        keeps Keep::OPERANDS.and(Keep::RESULTS), |backward, over, grad| {
+            to_equals("amax", &backward.operand(0)?, &backward.result(0)?, over, &grad)
+        };
     /// The smallest value over these dims, or over all if the list is empty; NaN if there is one.
-    Amin amin by Min |_dtype| &[Joint(ReduceOp::Min)], Some(highest), Signed;
+    Amin amin by Min |_dtype| &[Joint(ReduceOp::Min)], Some(highest), Signed,
+        keeps Keep::OPERANDS.and(Keep::RESULTS), |backward, over, grad| {
+            to_equals("amin", &backward.operand(0)?, &backward.result(0)?, over, &grad)
+        };
     // Of bools, a pending maximum is an *or*. Of numbers it may be 0 though no contribution is.
     /// Whether any element is not 0, over these dims or over all if the list is empty.
     Any any by Max |dtype| of_bools(dtype, &[Joint(ReduceOp::Max)]), None, Index(2);
@@ -97,6 +105,39 @@ folds! {
     All all by Min |dtype| of_bools(dtype, &[Joint(ReduceOp::Min)]), None, Index(2);
     /// How many elements are not 0, over these dims or over all if the list is empty, as `i64`.
     CountNonzero count_nonzero by Sum |_dtype| &[], None, Index(2);
+}
+
+/// The gradient of a product: times the product of the other elements. A zero among the elements is left out of the
+/// products, by which one could not divide then, and counted.
+fn of_others(x: &DTensor, over: &Over, grad: &DTensor) -> Result<DTensor> {
+    let x = x.settled()?;
+    let grad = over.kept("prod", grad, x.shape())?;
+    let is_zero = x.eq(0.0)?;
+    let factors = x.masked_fill(&is_zero, 1.0)?;
+    let others = grad.mul(&factors.prod(&over.dims, true)?.div(&factors)?)?;
+    let n_zeros = is_zero.sum(&over.dims, true)?.sub(&is_zero)?;
+    if !is_grad_enabled() {
+        return others.masked_fill(&n_zeros.ne(0)?, 0.0);
+    }
+    // If one of the others is 0, it is itself a factor, with a gradient of its own: written as the sum of those that are.
+    let zeros = x.masked_fill(&is_zero.logical_not()?, 0.0)?;
+    let zero = zeros.sum(&over.dims, true)?.sub(&zeros)?;
+    let left_out = zero.masked_fill(&n_zeros.eq(0)?, 1.0)?.masked_fill(&n_zeros.gt(1)?, 0.0)?;
+    others.mul(&left_out)
+}
+
+/// The gradient of an extreme: in equal parts to all elements that are equal to it.
+pub(super) fn to_equals(
+    op: &'static str,
+    x: &DTensor,
+    extreme: &DTensor,
+    over: &Over,
+    grad: &DTensor,
+) -> Result<DTensor> {
+    let is_it = x.eq(&over.kept(op, extreme, x.shape())?)?;
+    let grad = over.kept(op, grad, x.shape())?;
+    // Of nothing but a NaN, which equals none, it is NaN as in PyTorch.
+    grad.div(&is_it.sum(&over.dims, true)?)?.mul(&is_it)
 }
 
 /// Not above any value of the dtype.

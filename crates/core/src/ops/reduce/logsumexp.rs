@@ -6,7 +6,7 @@ use super::over::Over;
 use crate::{
     DTensor, Error, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
 };
 
 /// The logarithm of the sum of exponentials over dims.
@@ -54,6 +54,19 @@ impl Op for LogSumExp {
         let layout = layout.map_err(Error::layout("logsumexp"))?;
         let sum = DTensor::from_parts(share, layout, mesh.clone());
         Ok(smallvec![sum.settled()?.log()?.add(&largest)?])
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::OPERANDS.and(Keep::RESULTS))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (x, result) = (backward.operand(0)?, backward.result(0)?);
+        // Where all is nothing, so is the gradient.
+        let result = result.masked_fill(&result.eq(f64::NEG_INFINITY)?, 0.0)?;
+        let share = x.sub(&self.0.kept("logsumexp", &result, x.shape())?)?.exp()?;
+        let grad = self.0.kept("logsumexp", &backward.grad()?, x.shape())?;
+        backward.first(|| grad.mul(&share))
     }
 }
 

@@ -8,7 +8,7 @@ use super::over::Over;
 use crate::{
     DTensor, Error, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
 };
 
 /// The mean over dims: of equal parts the mean of their means, of others the sum of their shares.
@@ -69,6 +69,16 @@ impl Op for Mean {
 
     fn decompose(&self, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
         Ok([pending_mean(operands[0], &self.over)?].into())
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let shape = backward.shape(0);
+        let n = self.over.count("mean", shape)? as f64;
+        backward.first(|| self.over.spread("mean", &backward.grad()?.div(n)?, shape))
     }
 }
 

@@ -12,7 +12,7 @@ use super::{mean::pending_mean, over::Over};
 use crate::{
     DTensor, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
     ops::letters::{letter, rule},
 };
 
@@ -80,6 +80,29 @@ impl Op for Spread {
             dtype: x.dtype(),
         };
         Ok(smallvec![call_one(&finish, &[&sums])?])
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(match self.kind {
+            Kind::Variance => Keep::OPERANDS,
+            Kind::Deviation => Keep::OPERANDS.and(Keep::RESULTS),
+        })
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (x, grad) = (backward.operand(0)?.settled()?, backward.grad()?);
+        let grad = match self.kind {
+            Kind::Variance => grad.mul(2.0)?,
+            // Of values that are all equal it is 0, as in PyTorch.
+            Kind::Deviation => {
+                let result = backward.result(0)?;
+                grad.div(&result)?.masked_fill(&result.eq(0.0)?, 0.0)?
+            }
+        };
+        let n = self.over.count(self.name(), x.shape())?;
+        let grad = grad.div(n.saturating_sub(self.correction) as f64)?;
+        let grad = self.over.kept(self.name(), &grad, x.shape())?;
+        backward.first(|| grad.mul(&x.sub(&x.mean(&self.over.dims, true)?)?))
     }
 }
 

@@ -2,11 +2,11 @@ use dtensor_layout::{DType, Layout, ReduceOp, rule::Rule};
 use dtensor_local::{LocalError, Scalar, Tensor};
 use smallvec::smallvec;
 
-use super::over::Over;
+use super::{folds::to_equals, over::Over};
 use crate::{
     DTensor, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one},
 };
 
 /// The `p`-norm over dims.
@@ -73,6 +73,44 @@ impl Op for Norm {
     fn decompose(&self, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
         let powers = call_one(&Powers(self.clone()), operands)?.settled()?;
         Ok(smallvec![root(&powers, self.p.0, operands[0].dtype())?])
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(match self.p.0 {
+            0.0 => Keep::NOTHING,
+            1.0 => Keep::OPERANDS,
+            _ => Keep::OPERANDS.and(Keep::RESULTS),
+        })
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (p, grad) = (self.p.0, backward.grad()?);
+        if p == 0.0 {
+            return backward.each_or_none(|_| Ok(None));
+        }
+        let x = backward.operand(0)?.settled()?;
+        let kept = |reduced: &DTensor| self.over.kept("norm", reduced, x.shape());
+        if p == 1.0 {
+            return backward.first(|| kept(&grad)?.mul(&x.sign()?));
+        }
+        let norm = backward.result(0)?.settled()?;
+        if p.is_infinite() {
+            let of_magnitude = || to_equals("norm", &x.abs()?, &norm, &self.over, &grad);
+            return backward.first(|| of_magnitude()?.mul(&x.sign()?));
+        }
+        // x |x|^(p-2) / norm^(p-1); of zeros alone it is 0, as in PyTorch.
+        let of_norm = norm.pow(1.0 - p)?.masked_fill(&norm.eq(0.0)?, 0.0)?;
+        let grad = kept(&grad.mul(&of_norm)?)?;
+        let powers = match p {
+            2.0 => x,
+            _ if p > 2.0 => x.mul(&x.abs()?.pow(p - 2.0)?)?,
+            _ => {
+                let powers = x.sign()?.mul(&x.abs()?.pow(p - 1.0)?)?;
+                // Infinite there if p is below 1, times 0.
+                if p < 1.0 { powers.masked_fill(&x.eq(0.0)?, 0.0)? } else { powers }
+            }
+        };
+        backward.first(|| grad.mul(&powers))
     }
 }
 

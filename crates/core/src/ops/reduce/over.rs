@@ -49,13 +49,32 @@ impl Over {
         result: &DTensor,
         shape: &[usize],
     ) -> Result<DTensor> {
+        let kept = self.kept(op, result, shape)?;
+        if kept.shape() == shape { Ok(kept) } else { kept.expand(shape) }
+    }
+
+    /// A result of the reduction, with the dims that were reduced as dims of size 1 whether they were kept or not: so
+    /// that it broadcasts against the operand, whose shape is `shape`.
+    pub(in crate::ops) fn kept(
+        &self,
+        op: &'static str,
+        result: &DTensor,
+        shape: &[usize],
+    ) -> Result<DTensor> {
         let mut wide = result.clone();
         if !self.keep_dims {
-            for dim in self.dims_of(op, shape)? {
+            let mut dims = self.dims_of(op, shape)?;
+            dims.sort_unstable();
+            for dim in dims {
                 wide = wide.unsqueeze(dim.cast_signed())?;
             }
         }
-        if wide.shape() == shape { Ok(wide) } else { wide.expand(shape) }
+        Ok(wide)
+    }
+
+    /// How many elements of a tensor of this shape become one.
+    pub(super) fn count(&self, op: &'static str, shape: &[usize]) -> Result<usize> {
+        Ok(self.dims_of(op, shape)?.iter().map(|dim| shape[*dim]).product())
     }
 
     /// The rule of a reduction whose parts are reduced by `by`: with letters alone, without laws.

@@ -11,13 +11,15 @@ use smallvec::smallvec;
 use super::over::Over;
 use crate::{
     DTensor, Result,
+    autograd::dual,
     dispatch::{call_one, call_two},
     op::{
-        LocalContext, Meta, Op, OpRecord, Outputs, Sample,
+        Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample,
         SampleValues::{Index, Signed},
         one, two,
     },
     ops::letters::rule,
+    tensor::make_layout,
 };
 
 /// Beyond all places.
@@ -77,6 +79,22 @@ impl Op for Extreme {
     fn decompose(&self, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
         let (value, index) = self.place().find(operands[0])?;
         Ok(smallvec![value, index])
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::results(&[1]))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (grad, index) = (backward.grad()?, backward.result(1)?);
+        let (name, shape) = (self.name(), backward.shape(0));
+        if shape.is_empty() {
+            return backward.first(|| Ok(grad));
+        }
+        let over = self.place().over();
+        let (grad, index) = (over.kept(name, &grad, shape)?, over.kept(name, &index, shape)?);
+        // Along a dim that is cut every rank writes what falls into its part.
+        backward.first(|| zeros(backward)?.scatter(self.dim, &index, &grad))
     }
 }
 
@@ -190,6 +208,14 @@ impl Op for FirstPlace {
         }
         one(is_it.where_self(&place, &nowhere))
     }
+}
+
+/// Zeros that lie as the gradient of the operand will.
+fn zeros(backward: &Backward<'_>) -> Result<DTensor> {
+    let layout = dual(backward.layout(0))?;
+    make_layout("backward", &layout, backward.mesh(0), |part| {
+        Ok(Tensor::zeros(&part.shape, layout.dtype())?)
+    })
 }
 
 /// Indices of a part as indices of the whole.

@@ -1,17 +1,21 @@
 //! Running extremes along a dim, with their indices.
 
-use dtensor_layout::{DType, Layout, rule::Rule};
+use dtensor_layout::{DType, Layout, Placement, rule::Rule};
 use dtensor_local::{LocalError, Tensor};
 use smallvec::smallvec;
 
 use super::{
-    carry::{Scan, needs_carry},
+    carry::{Direction, Scan, needs_carry},
     scan::{samples, scan_rule},
 };
 use crate::{
     DTensor, Result,
     dispatch::call_two,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, SampleValues::Index, two},
+    op::{
+        Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample,
+        SampleValues::Index, two,
+    },
+    zeros,
 };
 
 /// Rows `Type method reaches;`: a value that reaches the one so far takes its place, as a NaN does.
@@ -50,8 +54,8 @@ macro_rules! running {
                     let dim = scan.dim as isize;
                     let (mut value, place) = local.$name(dim)?;
                     let mut place = place.add_scalar(scan.start() as i64)?;
-                    let (values, places) =
-                        (scan.totals_before(&value)?, scan.totals_before(&place)?);
+                    let totals = |of| scan.totals_before(of, Direction::Ascending);
+                    let (values, places) = (totals(&value)?, totals(&place)?);
                     if let (Some(values), Some(places)) = (values, places) {
                         // The last of the totals so far, and from which part it is.
                         let last = values.shape()[scan.dim] - 1;
@@ -69,6 +73,18 @@ macro_rules! running {
                         scan.result(Some(value), dtype)?,
                         scan.result(Some(place), DType::I64)?
                     ])
+                }
+
+                fn keeps(&self) -> Option<Keep> {
+                    Some(Keep::results(&[1]))
+                }
+
+                fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+                    let (grad, index) = (backward.grad()?, backward.result(1)?);
+                    backward.first(|| match grad.n_dims() {
+                        0 => Ok(grad),
+                        _ => zeros_along(backward, self.0)?.scatter_add(self.0, &index, &grad),
+                    })
                 }
             }
         )*
@@ -94,6 +110,18 @@ macro_rules! running {
             },
         )*];
     };
+}
+
+/// Zeros that lie as the operand does, but whole along a dim: what ranks add to them is a pending sum.
+fn zeros_along(backward: &Backward<'_>, dim: isize) -> Result<DTensor> {
+    let dim = backward.meta(0).dim("backward", dim)?;
+    let whole = |placement: &Placement| match placement.shard_dim() {
+        Some(cut) if cut != dim => *placement,
+        _ => Placement::Replicate,
+    };
+    let layout = backward.layout(0);
+    let placements: Vec<Placement> = layout.placements().iter().map(whole).collect();
+    zeros(layout.global_shape(), layout.dtype(), backward.mesh(0), &placements)
 }
 
 running! {

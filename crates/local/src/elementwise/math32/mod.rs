@@ -29,6 +29,7 @@ mod hyperbolic;
 mod inverse_trig;
 mod log;
 mod power;
+pub(crate) mod slope;
 mod trig;
 mod wide;
 
