@@ -8,6 +8,7 @@ mod elementwise;
 mod fft;
 mod gradients;
 mod gradients_elementwise;
+mod gradients_movement;
 mod gradients_reduce;
 mod indexing;
 mod linalg;

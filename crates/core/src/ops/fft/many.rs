@@ -11,13 +11,13 @@ use dtensor_local::{
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    kind::{Kind, transform_rule},
+    kind::{Kind, adjoint, transform_rule},
     one::One,
 };
 use crate::{
     DTensor, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
     ops::letters::cuts,
 };
 
@@ -105,6 +105,17 @@ impl Op for Many {
             x = call_one(&One { kind, n, dim: dim as isize, norm: self.norm }, &[&x])?;
         }
         Ok(smallvec![x])
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let steps = self.steps(&backward.meta(0))?;
+        let dims: Vec<usize> = steps.iter().map(|(dim, _)| *dim).collect();
+        let size = steps.last().and_then(|(_, size)| *size);
+        adjoint(backward, self.kind, &dims, size, self.norm)
     }
 }
 

@@ -6,11 +6,11 @@ use dtensor_local::{
     fft::{self, Norm},
 };
 
-use super::kind::{Kind, transform_rule};
+use super::kind::{Kind, adjoint, transform_rule};
 use crate::{
     DTensor, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
 };
 
 /// A transform over one dim, cropped or filled up to `n` values if given.
@@ -45,6 +45,15 @@ impl Op for One {
             Kind::Real => fft::rfft(x[0], n, dim, norm),
             Kind::InverseReal => fft::irfft(x[0], n, dim, norm),
         })
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let dims = self.kind.dims(self.name(), &backward.meta(0), &[self.dim])?;
+        adjoint(backward, self.kind, &dims, self.n, self.norm)
     }
 }
 

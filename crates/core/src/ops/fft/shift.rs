@@ -13,7 +13,7 @@ use crate::{
     DTensor, DeviceMesh, Error, Result,
     dispatch::call_one,
     exchange::{Exchange, Run},
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
     ops::{
         letters::{cuts, letter, rule},
         reduce::normal_dims,
@@ -104,6 +104,16 @@ impl Op for Shift {
         let local = exchange.run(x.local(), into)?;
         Ok(smallvec![DTensor::from_parts(local, layout.clone(), mesh.clone())])
     }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let grad = backward.grad()?;
+        let back = Shift { inverse: !self.inverse, ..self.clone() };
+        backward.first(|| call_one(&back, &[&grad]))
+    }
 }
 
 impl Shift {
@@ -148,7 +158,7 @@ impl DTensor {
         mesh: &DeviceMesh,
         placements: &[Placement],
     ) -> Result<DTensor> {
-        frequencies("fftfreq", fft::fftfreq(n, spacing, dtype)?, mesh, placements)
+        made("fftfreq", fft::fftfreq(n, spacing, dtype)?, mesh, placements)
     }
 
     /// The frequencies of the values of [`rfft`](DTensor::rfft) over `n` samples that are `spacing` apart.
@@ -159,12 +169,12 @@ impl DTensor {
         mesh: &DeviceMesh,
         placements: &[Placement],
     ) -> Result<DTensor> {
-        frequencies("rfftfreq", fft::rfftfreq(n, spacing, dtype)?, mesh, placements)
+        made("rfftfreq", fft::rfftfreq(n, spacing, dtype)?, mesh, placements)
     }
 }
 
 /// The rank's part of values that are cheaper to make than to send.
-fn frequencies(
+pub(super) fn made(
     op: &'static str,
     all: Tensor,
     mesh: &DeviceMesh,

@@ -1,15 +1,25 @@
 //! Several lists of indices at once, as in `x[:, rows, columns]`. The dims that the lists are for may be cut:
 //! every rank picks or writes what falls into its part.
 
-use dtensor_layout::rule::{Law::MovesIn, Rule};
+use dtensor_layout::{
+    Placement, ReduceOp,
+    rule::{Law::MovesIn, Rule},
+};
 use dtensor_local::{DType, LocalError, Tensor};
 use smallvec::SmallVec;
 
-use super::held::{Hits, LIST, TENSOR, is_left_out, letter, letters, numbers};
+use super::{
+    held::{Hits, LIST, TENSOR, is_left_out, letter, letters, numbers},
+    last,
+    zeros::{zero_beside, zeros_for},
+};
 use crate::{
     DTensor, Error, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, SampleValues::Index, one},
+    op::{
+        Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample,
+        SampleValues::Index, one,
+    },
 };
 
 /// Which dims have a list; the lists are the operands after the tensor, in order.
@@ -77,6 +87,29 @@ impl Op for Pick {
         let mut missing_shape = missing.shape().to_vec();
         missing_shape.extend(std::iter::repeat_n(1, after));
         one(picked.masked_fill(&missing.reshape(&missing_shape)?, false))
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        // The lists: the tensor is not needed for itself.
+        Some(Keep::OTHERS)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let grad = backward.grad()?;
+        let lists = lists_of(backward, dims_of(&self.listed).count())?;
+        backward.first(|| {
+            if lists.is_empty() {
+                return Ok(grad);
+            }
+            // A rank that has some of the elements adds them to its own, and the sum is pending.
+            let names = requested_dims(&self.listed, backward.shape(0).len(), grad.n_dims());
+            let place = |dim: usize| match names[dim] {
+                Some(own) => Placement::Shard(own),
+                None => Placement::Partial(ReduceOp::Sum),
+            };
+            let zeros = zeros_for(backward, 0, &grad, |dim| Some(place(dim)))?;
+            put(&self.listed, true, &zeros, &lists, &grad)
+        })
     }
 
     fn needs_offsets(&self) -> bool {
@@ -207,6 +240,22 @@ impl Op for Put {
         one(put(&start, &local.iter().collect::<Vec<_>>(), &values))
     }
 
+    fn keeps(&self) -> Option<Keep> {
+        let lists: Vec<usize> = (1..=dims_of(&self.listed).count()).collect();
+        Some(Keep::operands(&lists))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let grad = backward.grad()?;
+        let lists = lists_of(backward, backward.n_operands() - 2)?;
+        backward.each(|operand| match (operand, self.accumulate) {
+            (0, true) => Ok(grad.clone()),
+            (0, false) => put(&self.listed, false, &grad, &lists, &zero_beside(&grad)?),
+            (_, true) => pick(&self.listed, &grad, &lists),
+            (_, false) => self.of_the_last(&grad, &lists),
+        })
+    }
+
     fn needs_offsets(&self) -> bool {
         true
     }
@@ -214,6 +263,59 @@ impl Op for Put {
     fn may_refuse(&self, operand: usize, operands: &[Meta]) -> bool {
         operand > 0 && operand + 1 < operands.len()
     }
+}
+
+impl Put {
+    /// The gradient of the values that stayed.
+    fn of_the_last(&self, grad: &DTensor, lists: &[DTensor]) -> Result<DTensor> {
+        let picked = pick(&self.listed, grad, lists)?;
+        let dims: Vec<usize> = dims_of(&self.listed).collect();
+        let others = grad.n_dims() - dims.len();
+        if dims.is_empty() {
+            return Ok(picked);
+        }
+        let before = n_before(&self.listed);
+        let common = &picked.shape()[before..picked.n_dims() - (others - before)];
+        let mut shape: Vec<isize> = common.iter().map(|size| size.cast_signed()).collect();
+        let numbers = last::counted(grad, common.iter().product())?.reshape(&shape)?;
+        let listed = Listed::from_elem(true, dims.len());
+        let written = put(&listed, false, &last::places(grad, &dims)?, lists, &numbers)?;
+        // Beside the dims that come after those of the lists.
+        shape.extend(std::iter::repeat_n(1, others - before));
+        last::of_the_last(&picked, &numbers, &pick(&listed, &written, lists)?, &shape)
+    }
+}
+
+/// Picks by lists that have been found.
+fn pick(listed: &Listed, x: &DTensor, lists: &[DTensor]) -> Result<DTensor> {
+    let operands: Vec<&DTensor> = [x].into_iter().chain(lists).collect();
+    call_one(&Pick { listed: listed.clone() }, &operands)
+}
+
+/// Writes by lists that have been found.
+fn put(
+    listed: &Listed,
+    accumulate: bool,
+    x: &DTensor,
+    lists: &[DTensor],
+    values: &DTensor,
+) -> Result<DTensor> {
+    let operands: Vec<&DTensor> = [x].into_iter().chain(lists).chain([values]).collect();
+    call_one(&Put { listed: listed.clone(), accumulate }, &operands)
+}
+
+/// The lists, which are the operands after the first.
+fn lists_of(backward: &Backward<'_>, n: usize) -> Result<Vec<DTensor>> {
+    (1..=n).map(|operand| backward.operand(operand)).collect()
+}
+
+/// For every dim of what lists name of a tensor, the dim of the tensor; `None` for those of the lists.
+fn requested_dims(listed: &Listed, n_dims: usize, n_requested: usize) -> Vec<Option<usize>> {
+    let mut dims: Vec<Option<usize>> =
+        (0..n_dims).filter(|dim| !is_listed(listed, *dim)).map(Some).collect();
+    let (before, n_common) = (n_before(listed), n_requested - dims.len());
+    dims.splice(before..before, std::iter::repeat_n(None, n_common));
+    dims
 }
 
 /// The names of dims in the rules of both.

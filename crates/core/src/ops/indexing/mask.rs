@@ -14,15 +14,17 @@ use super::{
     ragged::{
         InOrder, Line, broadcast, check_values, cut_axes, infer_by_values, interval, rows_layout,
     },
+    zeros::zeros_for,
 };
 use crate::{
     DTensor, Error, Layout, Result,
     dispatch::call_one,
     op::{
-        LocalContext, Meta, Op, OpRecord, Outputs, Sample,
+        Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample,
         SampleValues::{Index, Truth},
         one,
     },
+    ops::movement::resized,
 };
 
 /// `masked_select`.
@@ -58,6 +60,18 @@ impl Op for MaskedSelect {
         let order = InOrder { op, mesh, shape: &shape, axes: &axes };
         let found = order.part(x)?.masked_select(&order.part(mask)?)?;
         in_chunks(&order, found)
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::operands(&[1]))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let grad = backward.grad()?;
+        backward.first(|| {
+            let zeros = zeros_for(backward, 0, &grad, |_| None)?;
+            zeros.masked_scatter(&backward.operand(1)?, &grad)
+        })
     }
 }
 
@@ -199,6 +213,24 @@ impl Op for MaskedScatter {
         };
         let written = part.masked_scatter(&mask, &values)?;
         Ok([DTensor::from_parts(written, layout, mesh.clone())].into())
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::operands(&[1]))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (grad, mask) = (backward.grad()?, backward.operand(1)?);
+        backward.each(|operand| match operand {
+            0 => grad.masked_fill(&mask, false),
+            _ => {
+                // The first elements of the source, as many as there were places.
+                let shape = backward.shape(operand);
+                let taken = grad.masked_select(&mask)?;
+                let all = resized(&taken, &[shape.iter().product()])?;
+                all.reshape(&shape.iter().map(|size| size.cast_signed()).collect::<Vec<_>>())
+            }
+        })
     }
 }
 

@@ -2,12 +2,14 @@
 
 mod advanced;
 pub(super) mod held;
+mod last;
 mod mask;
-mod pick;
+pub(super) mod pick;
 pub(super) mod ragged;
 mod repeat;
 mod scatter;
 mod slices;
+pub(super) mod zeros;
 
 use crate::op::OpRecord;
 

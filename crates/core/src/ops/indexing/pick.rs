@@ -1,14 +1,23 @@
 //! Elements by their index. Along a dim that is cut every rank gives what it holds, and zeros for the rest:
 //! the result is a pending sum, and the tensor stays where it is.
 
-use dtensor_layout::rule::{Law::MovesIn, Rule};
-use dtensor_local::{LocalError, Tensor};
+use dtensor_layout::{
+    Placement, ReduceOp,
+    rule::{Law::MovesIn, Rule},
+};
+use dtensor_local::{LocalError, Scalar, Tensor};
 
-use super::held::{Hits, LIST, TENSOR, letter, letters, normal, numbers, ranges, with_a_dim};
+use super::{
+    held::{Hits, LIST, TENSOR, letter, letters, normal, numbers, ranges, with_a_dim},
+    zeros::zeros_for,
+};
 use crate::{
     DTensor, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, SampleValues::Index, one},
+    op::{
+        Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample,
+        SampleValues::Index, one,
+    },
 };
 
 /// `index_select`.
@@ -49,6 +58,27 @@ impl Op for IndexSelect {
         shape[dim] = list.numel();
         let picked = x.index_select(self.dim, &hits.indices)?;
         one(Tensor::zeros(&shape, x.dtype())?.index_copy(self.dim, &hits.positions, &picked))
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::operands(&[1]))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let grad = backward.grad()?;
+        let n_dims = backward.shape(0).len();
+        backward.first(|| {
+            if n_dims == 0 {
+                return Ok(grad);
+            }
+            // A rank that has some of the slices adds them to its own, and the sum is pending.
+            let place = |other: usize| match other == normal(self.dim, n_dims) {
+                true => Placement::Partial(ReduceOp::Sum),
+                false => Placement::Shard(other),
+            };
+            let zeros = zeros_for(backward, 0, &grad, |dim| Some(place(dim)))?;
+            zeros.index_add(self.dim, &backward.operand(1)?, &grad, Scalar::Int(1))
+        })
     }
 
     fn needs_offsets(&self) -> bool {
@@ -135,6 +165,15 @@ impl Op for Gather {
         one(whole.slice_assign(&place, &picked)?.reshape(list.shape()))
     }
 
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::operands(&[1]))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let grad = backward.grad()?;
+        backward.first(|| spread_back(backward, self.dim, &backward.operand(1)?, &grad))
+    }
+
     fn needs_offsets(&self) -> bool {
         true
     }
@@ -185,6 +224,33 @@ impl Op for Take {
         one(picked.reshape(list.shape()))
     }
 
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::operands(&[1]))
+    }
+
+    /// By one list of indices per dim, so that the gradient is cut as the operand is.
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (grad, shape) = (backward.grad()?, backward.shape(0));
+        backward.first(|| {
+            if shape.is_empty() {
+                return grad.sum(&[], false);
+            }
+            let zeros = zeros_for(backward, 0, &grad, |_| Some(Placement::Partial(ReduceOp::Sum)))?;
+            if zeros.numel() == 0 {
+                return Ok(zeros);
+            }
+            let (mut rest, mut lists) = (backward.operand(1)?, Vec::with_capacity(shape.len()));
+            for size in shape.iter().rev() {
+                // Of negative ones, too, this is the index; what is left goes on counting from the end.
+                let size = Scalar::Int(*size as i64);
+                lists.push(rest.rem(size)?);
+                rest = rest.floor_div(size)?;
+            }
+            let lists: Vec<Option<&DTensor>> = lists.iter().rev().map(Some).collect();
+            zeros.index_put(&lists, &grad, true)
+        })
+    }
+
     fn needs_offsets(&self) -> bool {
         true
     }
@@ -192,6 +258,23 @@ impl Op for Take {
     fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
         operand == 1
     }
+}
+
+/// The gradient of what was picked along a dim by a list of indices of its own shape: every element is added to the one
+/// that it was.
+pub(in crate::ops) fn spread_back(
+    backward: &Backward<'_>,
+    dim: isize,
+    list: &DTensor,
+    grad: &DTensor,
+) -> Result<DTensor> {
+    let shape = backward.shape(0);
+    let place = |other: usize| match other == normal(dim, shape.len()) {
+        true => Some(Placement::Partial(ReduceOp::Sum)),
+        // Elsewhere a cut stays where all of the dim was picked.
+        false => Some(Placement::Shard(other)).filter(|_| shape[other] == grad.shape()[other]),
+    };
+    zeros_for(backward, 0, grad, place)?.scatter_add(dim, list, grad)
 }
 
 /// `one_hot`.

@@ -1,16 +1,20 @@
 //! Slices several times in a row, each as often as a tensor says.
 
-use dtensor_layout::{DType, Placement, rule::Rule};
-use dtensor_local::{LocalError, Tensor};
+use dtensor_layout::{DType, Placement, ReduceOp, rule::Rule};
+use dtensor_local::{LocalError, Scalar, Tensor};
 
 use super::{
     held::{LIST, RESULT, TENSOR, letters, normal},
     ragged::{InOrder, Line, check_values, cut_axes, infer_by_values, rows_layout},
+    zeros::zeros_for,
 };
 use crate::{
-    DTensor, Error, Layout, Result,
+    DTensor, Error, Layout, Result, arange,
     dispatch::call_one,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, SampleValues::Index, one},
+    op::{
+        Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample,
+        SampleValues::Index, one,
+    },
 };
 
 /// `repeat_interleave` with numbers in a tensor.
@@ -125,6 +129,46 @@ impl Op for RepeatInterleave {
         };
         let repeated = part.repeat_interleave_tensor(&repeats, Some(dim as isize))?;
         Ok([line.move_to_chunks(&repeated, dim, &counts, &layout)?].into())
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::operands(&[1]))
+    }
+
+    /// The numbers of the slices, repeated as they were, say where each goes.
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (grad, repeats) = (backward.grad()?, backward.operand(1)?);
+        let shape = backward.shape(0);
+        backward.first(|| {
+            let (dim, n) = match self.dim.map(|dim| normal(dim, shape.len())) {
+                Some(dim) => (dim, shape.get(dim).copied().unwrap_or(1)),
+                None => (0, shape.iter().product()),
+            };
+            let cut = |placement: &Placement| match *placement {
+                Placement::Shard(own) if own == dim => Placement::Shard(0),
+                _ => Placement::Replicate,
+            };
+            let placements: Vec<Placement> = grad.placements().iter().map(cut).collect();
+            let numbers = arange(0, n as i64, 1, DType::I64, grad.mesh(), &placements)?;
+            let list = numbers.repeat_interleave_tensor(&repeats, Some(0))?;
+            let pending = |other: usize| match other == dim {
+                true => Placement::Partial(ReduceOp::Sum),
+                false => Placement::Shard(other),
+            };
+            let zeros = match self.dim {
+                Some(_) => zeros_for(backward, 0, &grad, |other| Some(pending(other)))?,
+                None => {
+                    let place = |placement: &Placement| match *placement {
+                        Placement::Shard(other) => pending(other),
+                        other => other,
+                    };
+                    let placements: Vec<Placement> = grad.placements().iter().map(place).collect();
+                    grad.new_zeros(&[n], &placements)?
+                }
+            };
+            let summed = zeros.index_add(dim as isize, &list, &grad, Scalar::Int(1))?;
+            summed.reshape(&shape.iter().map(|size| size.cast_signed()).collect::<Vec<_>>())
+        })
     }
 }
 

@@ -3,20 +3,24 @@
 
 use std::ops::Range;
 
-use dtensor_layout::{ReduceOp, rule::Rule};
+use dtensor_layout::{DType, ReduceOp, rule::Rule};
 use dtensor_local::{LocalError, Scalar, ScatterReduce, Tensor};
 
-use super::held::{
-    LIST, SOURCE, TENSOR, is_left_out, letter, letters, normal, numbers, ranges, with_a_dim,
+use super::{
+    held::{
+        LIST, SOURCE, TENSOR, is_left_out, letter, letters, normal, numbers, ranges, with_a_dim,
+    },
+    last,
 };
 use crate::{
     DTensor, Error, Result,
     dispatch::call_one,
     op::{
-        LocalContext, Meta, Op, OpRecord, Outputs, Sample,
+        Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample,
         SampleValues::{Index, Permutation},
         Value, one,
     },
+    ops::movement::resized,
 };
 
 /// `scatter` and its family.
@@ -192,6 +196,48 @@ impl Op for Scatter {
         one(self.with_a_place_for_the_rest(&start, &held[dim], &list, &all, source.as_ref()))
     }
 
+    fn keeps(&self) -> Option<Keep> {
+        use ScatterReduce::{Amax, Amin, Prod};
+        Some(match self.how {
+            How::Reduce { reduce: Amax | Amin | Prod, .. } => Keep::OPERANDS.and(Keep::RESULTS),
+            _ => Keep::operands(&[1]),
+        })
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (grad, list) = (backward.grad()?, backward.operand(1)?);
+        // As if the tensor counted everywhere, and of what the list reaches of the source.
+        let (of_tensor, of_source) = match &self.how {
+            How::Reduce { reduce: ScatterReduce::Mean, include_self } => {
+                let share = self.of_mean(&grad, &list, *include_self)?;
+                (share.clone(), Some(share.gather(self.dim, &list)?))
+            }
+            How::Reduce { reduce: ScatterReduce::Prod, include_self } => {
+                let (of_tensor, of_source) = self.of_product(backward, &grad, *include_self)?;
+                (of_tensor, Some(of_source))
+            }
+            How::Reduce { reduce: ScatterReduce::Amax | ScatterReduce::Amin, include_self } => {
+                let (of_tensor, of_source) = self.of_extreme(backward, &grad, *include_self)?;
+                (of_tensor, Some(of_source))
+            }
+            _ => (grad.clone(), None),
+        };
+        let counts = match self.how {
+            How::Set | How::Fill(_) => false,
+            How::Add => true,
+            How::Reduce { include_self, .. } => include_self,
+        };
+        backward.each(|operand| match (operand, &of_source) {
+            (0, _) if counts => Ok(of_tensor.clone()),
+            (0, _) => of_tensor.scatter_scalar(self.dim, &list, Scalar::Float(0.0)),
+            (_, Some(of_source)) => resized(of_source, backward.shape(operand)),
+            _ if self.how == How::Set => {
+                resized(&self.of_the_last(&grad, &list)?, backward.shape(operand))
+            }
+            _ => resized(&grad.gather(self.dim, &list)?, backward.shape(operand)),
+        })
+    }
+
     fn needs_offsets(&self) -> bool {
         true
     }
@@ -218,6 +264,85 @@ impl Scatter {
                 x.scatter_reduce(self.dim, list, source, *reduce, *include_self)
             }
         }
+    }
+
+    /// The gradient of the values that stayed.
+    fn of_the_last(&self, grad: &DTensor, list: &DTensor) -> Result<DTensor> {
+        let picked = grad.gather(self.dim, list)?;
+        if list.n_dims() == 0 || grad.n_dims() == 0 {
+            return Ok(picked);
+        }
+        let numbers = last::numbers(list, list.shape(), normal(self.dim, grad.n_dims()))?;
+        let all: Vec<usize> = (0..grad.n_dims()).collect();
+        let written = last::places(grad, &all)?.scatter(self.dim, list, &numbers)?;
+        let shape: Vec<isize> = list.shape().iter().map(|size| size.cast_signed()).collect();
+        last::of_the_last(&picked, &numbers, &written.gather(self.dim, list)?, &shape)
+    }
+
+    /// Of a mean, every element has the same share.
+    fn of_mean(&self, grad: &DTensor, list: &DTensor, include_self: bool) -> Result<DTensor> {
+        let all: Vec<usize> = (0..grad.n_dims()).collect();
+        let own = last::places(grad, &all)?.full_like(Scalar::Bool(include_self))?;
+        let ones = list.settled()?.ones_like()?.to_dtype(DType::I64)?;
+        let counts = own.scatter_add(self.dim, list, &ones)?.maximum(Scalar::Int(1))?;
+        grad.div(&counts.to_dtype(grad.dtype())?)
+    }
+
+    /// Evenly to those that are the extreme.
+    fn of_extreme(
+        &self,
+        backward: &Backward<'_>,
+        grad: &DTensor,
+        include_self: bool,
+    ) -> Result<(DTensor, DTensor)> {
+        let [x, list, source] = self.operands(backward)?;
+        let result = backward.result(0)?.detach().settled()?;
+        let mut is_own = x.detach().eq(&result)?.to_dtype(DType::I64)?;
+        if !include_self {
+            is_own = is_own.scatter_scalar(self.dim, &list, Scalar::Int(0))?;
+        }
+        let is_source = source.detach().eq(&result.gather(self.dim, &list)?)?;
+        let is_source = is_source.to_dtype(DType::I64)?;
+        // None at all where there is a NaN.
+        let counts = is_own.scatter_add(self.dim, &list, &is_source)?.maximum(Scalar::Int(1))?;
+        let share = grad.div(&counts.to_dtype(grad.dtype())?)?;
+        let of_source = share.gather(self.dim, &list)?.mul(&is_source.to_dtype(grad.dtype())?)?;
+        Ok((share.mul(&is_own.to_dtype(grad.dtype())?)?, of_source))
+    }
+
+    /// The product of the others: the result divided by the element, unless that is zero.
+    fn of_product(
+        &self,
+        backward: &Backward<'_>,
+        grad: &DTensor,
+        include_self: bool,
+    ) -> Result<(DTensor, DTensor)> {
+        let [x, list, source] = self.operands(backward)?;
+        let times = |x: &DTensor, source: &DTensor| {
+            x.scatter_reduce(self.dim, &list, source, ScatterReduce::Prod, include_self)
+        };
+        let one = Scalar::Float(1.0);
+        let with_one = x.masked_fill(&x.eq(Scalar::Float(0.0))?, one)?;
+        let of_tensor = grad.mul(&times(&with_one, &source)?)?.div(&with_one)?;
+        // A zero has a gradient if it is the only one for its place.
+        let is_zero = source.eq(Scalar::Float(0.0))?;
+        let all: Vec<usize> = (0..x.n_dims()).collect();
+        let zeros = last::places(&x, &all)?;
+        let n_zeros = zeros.scatter_add(self.dim, &list, &is_zero.to_dtype(DType::I64)?)?;
+        let n_zeros = n_zeros.gather(self.dim, &list)?;
+        let is_single = n_zeros.eq(Scalar::Int(1))?.logical_and(&is_zero)?;
+        let without = times(&x, &source.masked_fill(&is_single, one)?)?;
+        let beside_zero = grad.mul(&without)?.gather(self.dim, &list)?;
+        let beside = grad.mul(&backward.result(0)?)?.gather(self.dim, &list)?;
+        let beside = beside.div(&source.masked_fill(&is_zero, one)?)?;
+        Ok((of_tensor, is_single.where_self(&beside_zero, &beside)?))
+    }
+
+    /// The tensor, the list, and what it reaches of the source.
+    fn operands(&self, backward: &Backward<'_>) -> Result<[DTensor; 3]> {
+        let (x, list) = (backward.operand(0)?, backward.operand(1)?);
+        let source = resized(&backward.operand(2)?, list.shape())?;
+        Ok([x, list, source])
     }
 
     /// The entries whose positions in the other dims are in the part of the tensor, if there are any.

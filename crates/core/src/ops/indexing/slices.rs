@@ -4,11 +4,17 @@
 use dtensor_layout::rule::Rule;
 use dtensor_local::{LocalError, Scalar, Tensor};
 
-use super::held::{Hits, LIST, TENSOR, is_left_out, letter, letters, normal, numbers};
+use super::{
+    held::{Hits, LIST, TENSOR, is_left_out, letter, letters, normal, numbers},
+    last::{counted, of_the_last, places},
+};
 use crate::{
     DTensor, Error, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, SampleValues::Index, Value, one},
+    op::{
+        Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample,
+        SampleValues::Index, Value, one,
+    },
 };
 
 /// `index_add` and its family.
@@ -113,6 +119,36 @@ impl Op for IndexWrite {
         let source =
             source.map(|source| source.index_select(self.dim, &hits.positions)).transpose()?;
         one(self.kernel(&start, &hits.indices, source.as_ref()))
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::operands(&[1]))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (grad, list) = (backward.grad()?, backward.operand(1)?);
+        backward.each(|operand| match (operand, &self.how) {
+            (0, How::Add(_)) => Ok(grad.clone()),
+            (0, _) => grad.index_fill(self.dim, &list, Scalar::Float(0.0)),
+            (_, How::Add(alpha)) => match alpha.0.to_f64() == 1.0 {
+                true => grad.index_select(self.dim, &list),
+                false => grad.index_select(self.dim, &list)?.mul(alpha.0),
+            },
+            (_, _) => {
+                let picked = grad.index_select(self.dim, &list)?;
+                let n_dims = grad.n_dims();
+                if list.n_dims() == 0 || n_dims == 0 {
+                    return Ok(picked);
+                }
+                // Slices that others came after are not there.
+                let dim = normal(self.dim, n_dims);
+                let numbers = counted(&grad, list.numel())?;
+                let written = places(&grad, &[dim])?.index_copy(0, &list, &numbers)?;
+                let mut shape = vec![1; n_dims];
+                shape[dim] = -1;
+                of_the_last(&picked, &numbers, &written.index_select(0, &list)?, &shape)
+            }
+        })
     }
 
     fn needs_offsets(&self) -> bool {

@@ -17,7 +17,8 @@ use crate::{
     DTensor, Error, Result,
     dispatch::call_one,
     exchange::{Exchange, Run, held_by, in_ranges, placed},
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    ops::indexing::zeros::zero_beside,
 };
 
 /// Operands: the tensor and the values.
@@ -145,6 +146,26 @@ impl Op for SliceAssign {
             exchange.run(&local, x.local().clone())
         })?;
         Ok(smallvec![assigned])
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let grad = backward.grad()?;
+        backward.each(|operand| match operand {
+            0 => grad.slice_assign(&self.0, &zero_beside(&grad)?),
+            _ => {
+                let mut values = grad.clone();
+                for (dim, range) in self.0.iter().enumerate() {
+                    if *range != (0..grad.shape()[dim]) {
+                        values = values.narrow(dim as isize, range.start, range.len())?;
+                    }
+                }
+                Ok(values)
+            }
+        })
     }
 
     fn needs_offsets(&self) -> bool {

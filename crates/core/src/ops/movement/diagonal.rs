@@ -9,12 +9,13 @@ use dtensor_layout::{
 use dtensor_local::{LocalError, Tensor};
 use smallvec::smallvec;
 
-use super::{cuts, letter, letters, rule};
+use super::{cuts, grown, letter, letters, rule};
 use crate::{
     DTensor, Error, Result,
     dispatch::call_one,
     exchange::{Exchange, Run, blank, carried, held_by, in_ranges, placed},
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    ops::indexing::zeros::zeros_for,
 };
 
 /// Two dims that disappear, and a new last one along their diagonal.
@@ -99,6 +100,28 @@ impl Op for Diagonal {
         })?;
         Ok(smallvec![diagonal])
     }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    /// A square with the gradient on its diagonal, and zeros around it.
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (grad, meta) = (backward.grad()?, backward.meta(0));
+        let [rows, columns] = self.plane(&meta)?;
+        let length = grad.shape()[meta.n_dims() - 2];
+        backward.first(|| {
+            let mut matrix = grad.diag_embed(0, rows as isize, columns as isize)?;
+            let (down, right) = skipped(self.offset);
+            for (dim, before) in [(rows, down), (columns, right)] {
+                // Beyond the matrix there is no diagonal.
+                let (size, before) = (meta.shape[dim], before.min(meta.shape[dim]));
+                let after = size - before - length;
+                matrix = grown(&matrix, dim, before as isize, after as isize)?;
+            }
+            Ok(matrix)
+        })
+    }
 }
 
 impl Diagonal {
@@ -180,6 +203,15 @@ impl Op for DiagEmbed {
         })?;
         Ok(smallvec![embedded])
     }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let grad = backward.grad()?;
+        backward.first(|| grad.diagonal(self.offset, self.dim1, self.dim2))
+    }
 }
 
 impl DiagEmbed {
@@ -206,6 +238,19 @@ impl Op for Trace {
         let [rows, columns] =
             [0, 1].map(|dim| context.operand_range(0, dim, whole.global_shape()[dim]));
         one(x[0].diagonal(local_offset(0, &rows, &columns), 0, 1)?.sum(&[], false))
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    /// Cut as the operand is: what is sent is one number at most.
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let grad = backward.grad()?;
+        backward.first(|| {
+            let zeros = zeros_for(backward, 0, &grad, |_| None)?;
+            zeros.add(&grad)?.tril(0)?.triu(0)
+        })
     }
 
     fn needs_offsets(&self) -> bool {

@@ -8,7 +8,7 @@ use super::{letter, letters, rule};
 use crate::{
     DTensor, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +29,19 @@ impl Op for Permute {
 
     fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
         one(x[0].permute(&self.0))
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (grad, meta) = (backward.grad()?, backward.meta(0));
+        let mut back: SmallVec<[isize; 6]> = SmallVec::from_elem(0, self.0.len());
+        for (place, dim) in self.0.iter().enumerate() {
+            back[meta.dim("permute", *dim)?] = place.cast_signed();
+        }
+        backward.first(|| call_one(&Permute(back), &[&grad]))
     }
 }
 
@@ -61,6 +74,18 @@ impl Op for Squeeze {
             _ => one(Ok(x[0].clone())),
         }
     }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (grad, meta) = (backward.grad()?, backward.meta(0));
+        backward.first(|| match grad.n_dims() < meta.n_dims() {
+            true => grad.unsqueeze(meta.dim("squeeze", self.0)?.cast_signed()),
+            false => Ok(grad),
+        })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -83,6 +108,15 @@ impl Op for Unsqueeze {
 
     fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
         one(x[0].unsqueeze(self.0))
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let grad = backward.grad()?;
+        backward.first(|| grad.squeeze(self.0))
     }
 }
 
@@ -110,6 +144,15 @@ impl Op for Expand {
 
     fn eval(&self, x: &[&Tensor], context: &LocalContext) -> Result<Outputs, LocalError> {
         one(x[0].expand(&context.result_shape(0, &self.0)))
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        // It is summed to the shape of the operand as every other.
+        backward.first(|| backward.grad())
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
     DTensor, Error, Result,
     dispatch::call_one,
     exchange::{Run, Source, Traffic, Want, blank, crossing, held_by, in_ranges, part_of, placed},
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
 };
 
 /// An element of the result is one of some operand. So all may be pending alike; and as the others are the
@@ -96,6 +96,25 @@ impl Op for Cat {
         })?;
         Ok(smallvec![joined])
     }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (grad, dim) = (backward.grad()?, backward.meta(0).dim("cat", self.dim)?);
+        let n = backward.n_operands();
+        let lengths: Vec<usize> = (0..n).map(|operand| backward.shape(operand)[dim]).collect();
+        if (0..n).filter(|operand| backward.needs(*operand)).count() == 1 {
+            return backward.each(|operand| {
+                let start = lengths[..operand].iter().sum();
+                grad.narrow(dim as isize, start, lengths[operand])
+            });
+        }
+        // All at once: along a cut dim that is one exchange.
+        let parts = grad.split(&lengths, dim as isize)?;
+        backward.each(|operand| Ok(parts[operand].clone()))
+    }
 }
 
 /// Cut on every axis as the first operand that is cut there; pending where all are, or may be.
@@ -163,6 +182,15 @@ impl Op for Stack {
 
     fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
         one(Tensor::stack(x, self.dim))
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let parts = backward.grad()?.unbind(self.dim)?;
+        backward.each(|operand| Ok(parts[operand].clone()))
     }
 }
 

@@ -7,7 +7,7 @@ use super::{letter, rule};
 use crate::{
     DTensor, Result,
     dispatch::call,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample},
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -40,6 +40,27 @@ impl Op for Meshgrid {
 
     fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
         Tensor::meshgrid(x, self.0).map(Outputs::from)
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let n = backward.n_operands();
+        backward.each_or_none(|vector| {
+            if !backward.has_grad(vector) {
+                return Ok(None);
+            }
+            let own = match (self.0, vector) {
+                (MeshIndexing::Xy, 0 | 1) if n > 1 => 1 - vector,
+                _ => vector,
+            };
+            let others: Vec<isize> =
+                (0..n).filter(|dim| *dim != own).map(usize::cast_signed).collect();
+            let grad = backward.grad_of(vector)?;
+            if others.is_empty() { Ok(Some(grad)) } else { grad.sum(&others, false).map(Some) }
+        })
     }
 }
 

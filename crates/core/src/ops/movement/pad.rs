@@ -10,12 +10,12 @@ use dtensor_layout::{
 use dtensor_local::{LocalError, PadMode, Tensor};
 use smallvec::{SmallVec, smallvec};
 
-use super::runs::Runs;
+use super::{grown, padded, runs::Runs};
 use crate::{
     DTensor, Error, Result,
     dispatch::call_one,
     exchange::{Run, blank},
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, Value, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, Value, one},
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -84,7 +84,8 @@ impl Pad {
         let dims = (0..operand.n_dims()).rev().zip(self.pads.chunks_exact(2));
         dims.fold(Runs::still(operand), |runs, (dim, pair)| match *pair {
             [before, after] if before != 0 || after != 0 => {
-                runs.with(dim, self.mode.runs(operand.shape[dim], before, after))
+                let runs = runs.with(dim, self.mode.runs(operand.shape[dim], before, after));
+                if before > 0 || after > 0 { runs.with_more(dim) } else { runs }
             }
             _ => runs,
         })
@@ -102,6 +103,30 @@ impl Pad {
             }
             _ => &[Moves],
         }
+    }
+
+    /// A dim of the gradient without what was added: that goes to where it was taken from.
+    fn folded(
+        &self,
+        grad: &DTensor,
+        dim: usize,
+        size: usize,
+        before: isize,
+        after: isize,
+    ) -> Result<DTensor> {
+        let [first, _, last] = self.mode.runs(size, before, after);
+        let mut sum = grown(grad, dim, before.saturating_neg(), after.saturating_neg())?;
+        for run in [first, last].iter().filter(|run| !run.to.is_empty()) {
+            let end = grad.narrow(dim as isize, run.to.start, run.to.len())?;
+            let (end, place) = match run.step {
+                0 => (end.sum(&[dim as isize], true)?, run.from),
+                1 => (end, run.from),
+                _ => (end.flip(dim as isize)?, run.from + 1 - run.to.len()),
+            };
+            let rest = size as isize - (place + end.shape()[dim]) as isize;
+            sum = sum.add(&grown(&end, dim, place as isize, rest)?)?;
+        }
+        Ok(sum)
     }
 
     /// Whether contributions to such a reduction may be padded.
@@ -156,6 +181,26 @@ impl Op for Pad {
         })?;
         Ok(smallvec![padded])
     }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (mut grad, meta) = (backward.grad()?, backward.meta(0));
+        backward.first(|| {
+            if let Mode::Constant(_) = self.mode {
+                let pads: Vec<isize> = self.pads.iter().map(|pad| pad.saturating_neg()).collect();
+                return padded(&grad, &pads);
+            }
+            for (dim, pair) in (0..meta.n_dims()).rev().zip(self.pads.chunks_exact(2)) {
+                if let [before, after] = *pair {
+                    grad = self.folded(&grad, dim, meta.shape[dim], before, after)?;
+                }
+            }
+            Ok(grad)
+        })
+    }
 }
 
 impl DTensor {
@@ -175,6 +220,7 @@ pub(super) const RECORDS: &[OpRecord] = &[OpRecord {
         let constant = |value: f64| Mode::Constant(Value(value.into()));
         vec![
             Sample::new(pad(&[1, 2], constant(0.0)), &[&[3, 5]]),
+            Sample::new(pad(&[0, 0, 0, 2], constant(0.0)), &[&[5, 2]]),
             Sample::new(pad(&[0, 0, 2, -1], constant(1.5)), &[&[5, 2]]),
             Sample::new(pad(&[-1, 1, 1, 0], constant(1.0)), &[&[3, 4]]),
             Sample::new(pad(&[2, 3], Mode::Reflect), &[&[2, 5]]),

@@ -12,7 +12,7 @@ use crate::{
     DTensor, Error, Result,
     dispatch::call_one,
     exchange::{Exchange, Run, blank, held_by, in_ranges, placed},
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
 };
 
 /// Copies side by side: one number per dim of the result.
@@ -72,6 +72,30 @@ impl Op for Repeat {
         let runs = self.runs(&Meta::of_layout(x.layout()));
         let into = |part: &[usize]| blank(x.mesh(), part, x.dtype());
         Ok(smallvec![runs.run("repeat", &x, shape, into)?])
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    /// The sum of the copies, each with a dim that counts it.
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let grad = backward.grad()?;
+        let new = self.new_dims(&backward.meta(0));
+        let (mut shape, mut counts) = (Vec::new(), Vec::new());
+        for (dim, count) in self.0.iter().enumerate() {
+            if dim < new || *count != 1 {
+                counts.push(shape.len() as isize);
+                shape.push(*count as isize);
+            }
+            if let Some(old) = dim.checked_sub(new) {
+                shape.push(backward.shape(0)[old] as isize);
+            }
+        }
+        backward.first(|| match counts.is_empty() {
+            true => Ok(grad),
+            false => grad.reshape(&shape)?.sum(&counts, false),
+        })
     }
 }
 
@@ -136,6 +160,21 @@ impl Op for RepeatInterleave {
             Ok(all.narrow(d, part.start - slices(coord).start * self.repeats, part.len())?)
         })?;
         Ok(smallvec![repeated])
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (grad, meta) = (backward.grad()?, backward.meta(0));
+        let dim = meta.dim(self.name(), self.dim)?;
+        let mut shape: Vec<isize> = meta.shape.iter().map(|size| *size as isize).collect();
+        shape.insert(dim + 1, self.repeats as isize);
+        backward.first(|| match self.repeats {
+            1 => Ok(grad),
+            _ => grad.reshape(&shape)?.sum(&[dim as isize + 1], false),
+        })
     }
 }
 

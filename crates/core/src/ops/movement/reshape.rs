@@ -11,7 +11,7 @@ use crate::{
     DTensor, Error, Result,
     dispatch::{call_one, choose::choose},
     exchange::{Run, Source, Traffic, Want, blank, held_by, in_ranges, placed},
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -63,6 +63,15 @@ impl Op for Reshape {
             Ok(part.reshape(&shape)?)
         })?;
         Ok(smallvec![reshaped])
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let grad = backward.grad()?;
+        backward.first(|| call_one(&Reshape(backward.shape(0).into()), &[&grad]))
     }
 }
 

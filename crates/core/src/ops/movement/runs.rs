@@ -18,13 +18,22 @@ pub(super) struct Runs {
     of_dims: Vec<Vec<Run>>,
     /// Of the operand.
     sizes: Vec<usize>,
+    /// Whether a dim of the result has indices that are in no run.
+    grown: Vec<bool>,
 }
 
 impl Runs {
     /// All of every dim.
     pub(super) fn still(operand: &Meta) -> Runs {
         let of_dims = operand.shape.iter().map(|size| vec![Run::whole(*size)]).collect();
-        Runs { of_dims, sizes: operand.shape.clone() }
+        let sizes = operand.shape.clone();
+        Runs { of_dims, grown: vec![false; sizes.len()], sizes }
+    }
+
+    /// The same, but a dim of the result has indices that are in no run.
+    pub(super) fn with_more(mut self, dim: usize) -> Runs {
+        self.grown[dim] = true;
+        self
     }
 
     /// The same, but for one dim. Runs without an index are left out.
@@ -65,6 +74,6 @@ impl Runs {
     /// Whether the indices of a dim are not simply what they are.
     fn moves(&self, dim: usize) -> bool {
         let size = self.sizes[dim];
-        self.of_dims[dim] != [Run::whole(size)]
+        self.grown[dim] || self.of_dims[dim] != [Run::whole(size)]
     }
 }

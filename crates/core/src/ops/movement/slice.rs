@@ -1,18 +1,19 @@
 //! Parts of a dim.
 
 use dtensor_layout::{
-    Layout,
+    Layout, Placement,
     rule::{Law::Moves, Rule},
 };
 use dtensor_local::{LocalError, Tensor};
 use smallvec::smallvec;
 
-use super::{cuts, letters, rule, runs::Runs};
+use super::{cuts, grown, letters, rule, runs::Runs};
 use crate::{
     DTensor, Result,
     dispatch::call_one,
     exchange::{Run, along, blank, carried, in_ranges, placed},
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    ops::indexing::zeros::zeros_for,
 };
 
 /// Every `step`-th index of a dim. Narrowing is the same with a step of 1.
@@ -69,6 +70,26 @@ impl Op for Slice {
         let into = |part: &[usize]| blank(x.mesh(), part, x.dtype());
         let result = self.runs(&meta)?.run(self.op, x, shape, into)?;
         Ok(smallvec![result])
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    /// Zeros between the indices and around them. Along a cut dim that is an exchange, as the slice was.
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (mut grad, meta) = (backward.grad()?, backward.meta(0));
+        let dim = meta.dim(self.op, self.dim)?;
+        let size = meta.shape[dim];
+        backward.first(|| {
+            if self.step > 1 && grad.shape()[dim] > 1 {
+                let between =
+                    grown(&grad.unsqueeze(dim as isize + 1)?, dim + 1, 0, self.step as isize - 1)?;
+                grad = between.flatten(dim as isize, dim as isize + 1)?;
+            }
+            let before = self.start.min(size) as isize;
+            grown(&grad, dim, before, size as isize - before - grad.shape()[dim] as isize)
+        })
     }
 }
 
@@ -129,6 +150,31 @@ impl Op for Select {
         let layout = carried("select", x.layout(), &kept, without)?;
         let result = placed(x.mesh(), &layout, |_| Ok(one.local().select(dim as isize, 0)?))?;
         Ok(smallvec![result])
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (grad, meta) = (backward.grad()?, backward.meta(0));
+        let dim = meta.dim("select", self.dim)?;
+        let size = meta.shape[dim];
+        let index = match self.index < 0 {
+            true => size.saturating_add_signed(self.index),
+            false => self.index.unsigned_abs(),
+        };
+        backward.first(|| {
+            let slice = grad.unsqueeze(dim as isize)?;
+            if !cuts(backward.layout(0), dim) {
+                return grown(&slice, dim, index as isize, (size - index) as isize - 1);
+            }
+            // Every rank has the slice, and one of them has it in its part of the operand.
+            let zeros = zeros_for(backward, 0, &slice, |other| Some(Placement::Shard(other)))?;
+            let mut place: Vec<_> = meta.shape.iter().map(|size| 0..*size).collect();
+            place[dim] = index..index + 1;
+            zeros.slice_assign(&place, &slice)
+        })
     }
 }
 

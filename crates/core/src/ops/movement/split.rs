@@ -7,12 +7,12 @@ use dtensor_layout::{
 use dtensor_local::{LocalError, Tensor};
 use smallvec::SmallVec;
 
-use super::{cuts, letter, letters, rule};
+use super::{cuts, grown, letter, letters, rule};
 use crate::{
     DTensor, Error, Result,
     dispatch::call,
     exchange::{Run, Source, Traffic, Want, blank, held_by, in_ranges, part_of},
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample},
 };
 
 /// Consecutive stretches of a dim.
@@ -94,6 +94,28 @@ impl Op for Split {
             .map(|(local, layout)| DTensor::from_parts(local, layout, x.mesh().clone()))
             .collect())
     }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let dim = backward.meta(0).dim("split", self.dim)?;
+        let with_gradient: Vec<usize> =
+            (0..self.lengths.len()).filter(|part| backward.has_grad(*part)).collect();
+        backward.first(|| match with_gradient[..] {
+            [part] => {
+                let before: usize = self.lengths[..part].iter().sum();
+                let after: usize = self.lengths[part + 1..].iter().sum();
+                grown(&backward.grad_of(part)?, dim, before as isize, after as isize)
+            }
+            _ => {
+                let parts = (0..self.lengths.len()).map(|part| backward.grad_of(part));
+                let parts = parts.collect::<Result<Vec<DTensor>>>()?;
+                DTensor::cat(&parts.iter().collect::<Vec<_>>(), dim as isize)
+            }
+        })
+    }
 }
 
 /// Every index of a dim, which disappears.
@@ -122,6 +144,20 @@ impl Op for Unbind {
         let local = x[0].shape().get(dim).copied().unwrap_or(1);
         let size = context.global_size(0, dim, local);
         (0..size as isize).map(|index| x[0].select(self.dim, index)).collect()
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let meta = backward.meta(0);
+        let dim = meta.dim("unbind", self.dim)?;
+        backward.first(|| {
+            let parts = (0..meta.shape[dim]).map(|part| backward.grad_of(part));
+            let parts = parts.collect::<Result<Vec<DTensor>>>()?;
+            DTensor::stack(&parts.iter().collect::<Vec<_>>(), dim as isize)
+        })
     }
 }
 

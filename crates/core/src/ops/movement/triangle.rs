@@ -6,7 +6,7 @@ use dtensor_local::{LocalError, Tensor};
 use crate::{
     DTensor, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -49,6 +49,15 @@ impl Op for Triangle {
             Side::Lower => x[0].tril(diagonal),
             Side::Upper => x[0].triu(diagonal),
         })
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let grad = backward.grad()?;
+        backward.first(|| call_one(self, &[&grad]))
     }
 
     fn needs_offsets(&self) -> bool {

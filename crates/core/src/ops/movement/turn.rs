@@ -12,7 +12,7 @@ use crate::{
     DTensor, Result,
     dispatch::call_one,
     exchange::{Run, blank},
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
 };
 
 /// A dim of which the elements come in another order.
@@ -80,6 +80,20 @@ impl Op for Turn {
         let runs = self.runs(&Meta::of_layout(x.layout()))?;
         let into = |part: &[usize]| blank(x.mesh(), part, x.dtype());
         Ok(smallvec![runs.run(self.name(), x, x.shape(), into)?])
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (grad, meta) = (backward.grad()?, backward.meta(0));
+        let size = meta.shape[meta.dim(self.name(), self.dim)?].max(1);
+        let how = match self.how {
+            How::Flip => How::Flip,
+            How::Roll(shift) => How::Roll(-(shift % size.cast_signed())),
+        };
+        backward.first(|| call_one(&Turn { how, dim: self.dim }, &[&grad]))
     }
 }
 

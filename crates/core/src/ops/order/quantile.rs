@@ -1,12 +1,13 @@
 //! Quantiles.
 
 use dtensor_layout::{DType, Layout, Placement, rule::Rule};
-use dtensor_local::{Interpolation, LocalError, Tensor};
+use dtensor_local::{Interpolation, LocalError, Scalar, Tensor};
 use smallvec::SmallVec;
 
 use super::{
     along::{
-        Keep, Way, from_lines, is_cut, lines_rule, placed, to_lines, uncut, way, with_whole_lines,
+        Keep, Way, copied, from_lines, is_cut, lines_rule, placed, to_lines, uncut, way,
+        with_whole_lines,
     },
     merge::Merge,
     sort::sort_in_parts,
@@ -14,7 +15,10 @@ use super::{
 use crate::{
     DTensor, Error, Result,
     dispatch::{call, call_one},
-    op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one},
+    op::{
+        Backward, Grads, Keep as Kept, LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample,
+        one,
+    },
     ops::indexing::{
         held::{TENSOR, letters, normal},
         ragged::{Line, cut_axes, interval, rows_layout},
@@ -100,6 +104,47 @@ impl Op for Quantile {
         })?;
         Ok([result].into())
     }
+
+    fn keeps(&self) -> Option<Kept> {
+        Some(Kept::operands(&[0]))
+    }
+
+    /// The values are sorted again; a quantile is that of the two beside it.
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (mut grad, mut x) = (backward.grad()?, backward.operand(0)?.detach().settled()?);
+        let n_q = self.q.len();
+        let dim = match self.dim {
+            Some(dim) if x.n_dims() > 0 => normal(dim, x.n_dims()),
+            _ => {
+                x = x.reshape(&[-1])?;
+                grad = grad.reshape(&[n_q as isize])?;
+                0
+            }
+        };
+        backward.first(|| {
+            let line = dim as isize;
+            // The quantiles in place of the dim.
+            if grad.n_dims() > x.n_dims() {
+                grad = grad.squeeze(line + 1)?;
+            }
+            let grad = grad.movedim(&[0], &[line])?;
+            let ranks = self.ranks(&x, dim)?;
+            let (low, high) = (ranks.floor()?, ranks.ceil()?);
+            let weight = match self.interpolation {
+                Interpolation::Midpoint => high.sub(&low)?.mul(Scalar::Float(0.5))?,
+                _ => ranks.sub(&low)?,
+            };
+            let weight = weight.to_dtype(grad.dtype())?;
+            let (places, of_high) = (x.argsort(line, false)?, grad.mul(&weight)?);
+            let mut all = x.zeros_like()?;
+            for (rank, part) in [(&low, grad.sub(&of_high)?), (&high, of_high)] {
+                let place = places.gather(line, &rank.to_dtype(DType::I64)?)?;
+                all = all.scatter_add(line, &place, &part)?;
+            }
+            let shape = backward.shape(0).iter().map(|size| size.cast_signed());
+            all.reshape(&shape.collect::<Vec<_>>())
+        })
+    }
 }
 
 impl Quantile {
@@ -152,6 +197,29 @@ impl Quantile {
             shape.push(n_q);
             let found = Tensor::pack(pairs.dtype(), &found)?.reshape(&shape)?;
             Ok(found.transpose(dim as isize, last as isize)?.contiguous())
+        })
+    }
+
+    /// Where in the order of each line of a dim the quantiles are, in place of that dim.
+    fn ranks(&self, x: &DTensor, dim: usize) -> Result<DTensor> {
+        let (n, line) = (x.shape()[dim], dim as isize);
+        let n_numbers = x.isnan()?.logical_not()?.sum(&[line], true)?.settled()?;
+        let numbers = n_numbers.to_dtype(DType::F64)?;
+        let mut shape = vec![1; x.n_dims()];
+        shape[dim] = self.q.len();
+        let q = Tensor::from_vec(self.q.iter().map(|q| q.0).collect::<Vec<f64>>(), &shape)?;
+        let q = copied(self.name(), x.mesh(), q)?;
+        let last = numbers.mul(Scalar::Float(0.0))?.add(Scalar::Float(n as f64 - 1.0))?;
+        let ranks = match self.skip_nan {
+            true => numbers.sub(Scalar::Float(1.0))?.maximum(Scalar::Float(0.0))?.mul(&q)?,
+            // A NaN is the result, and is the last in order.
+            false => n_numbers.lt(Scalar::Int(n as i64))?.where_self(&last, &last.mul(&q)?)?,
+        };
+        Ok(match self.interpolation {
+            Interpolation::Lower => ranks.floor()?,
+            Interpolation::Higher => ranks.ceil()?,
+            Interpolation::Nearest => ranks.round()?,
+            Interpolation::Linear | Interpolation::Midpoint => ranks,
         })
     }
 

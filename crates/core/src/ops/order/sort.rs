@@ -10,9 +10,12 @@ use super::{
 use crate::{
     DTensor, Error, Result,
     dispatch::{call, call_one, call_two},
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one, two},
+    op::{
+        Backward, Grads, Keep as Kept, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one, two,
+    },
     ops::indexing::{
         held::normal,
+        pick::spread_back,
         ragged::{Line, interval},
     },
 };
@@ -49,6 +52,15 @@ impl Op for Sort {
             return Ok([values, indices].into_iter().collect());
         }
         call(self, &[&with_whole_lines(self.name(), &x, dim)?])
+    }
+
+    fn keeps(&self) -> Option<Kept> {
+        Some(Kept::results(&[1]))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let grad = backward.grad()?;
+        backward.first(|| spread_back(backward, self.dim, &backward.result(1)?, &grad))
     }
 }
 

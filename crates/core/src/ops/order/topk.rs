@@ -15,9 +15,10 @@ use super::{
 use crate::{
     DTensor, Result,
     dispatch::{call, call_two},
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, two},
+    op::{Backward, Grads, Keep as Kept, LocalContext, Meta, Op, OpRecord, Outputs, Sample, two},
     ops::indexing::{
         held::normal,
+        pick::spread_back,
         ragged::{Line, interval},
     },
 };
@@ -63,6 +64,15 @@ impl Op for TopK {
             return Ok([pick(values)?, pick(indices)?].into_iter().collect());
         }
         call(self, &[&with_whole_lines(op, &x, dim)?])
+    }
+
+    fn keeps(&self) -> Option<Kept> {
+        Some(Kept::results(&[1]))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let grad = backward.grad()?;
+        backward.first(|| spread_back(backward, self.dim, &backward.result(1)?, &grad))
     }
 }
 
@@ -110,6 +120,14 @@ impl Op for KthValue {
             if self.keep_dims { Ok(picked) } else { without_dim(op, &picked, dim) }
         };
         Ok([pick(values)?, pick(indices)?].into_iter().collect())
+    }
+
+    fn keeps(&self) -> Option<Kept> {
+        Some(Kept::results(&[1]))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        of_one(backward, self.dim, self.keep_dims)
     }
 }
 
@@ -162,6 +180,27 @@ impl Op for Median {
         };
         Ok([of(&values)?, of(&indices)?].into_iter().collect())
     }
+
+    fn keeps(&self) -> Option<Kept> {
+        Some(Kept::results(&[1]))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        of_one(backward, self.dim, self.keep_dims)
+    }
+}
+
+/// The gradient of an operation that picked one element of every line: to where that was.
+fn of_one(backward: &Backward<'_>, dim: isize, keep_dims: bool) -> Result<Grads> {
+    let (mut grad, mut places) = (backward.grad()?, backward.result(1)?);
+    let n_dims = backward.shape(0).len();
+    backward.first(|| {
+        if !keep_dims && n_dims > 0 {
+            let dim = normal(dim, n_dims) as isize;
+            (grad, places) = (grad.unsqueeze(dim)?, places.unsqueeze(dim)?);
+        }
+        spread_back(backward, dim, &places, &grad)
+    })
 }
 
 /// Whether the best of every rank are fewer than all.
