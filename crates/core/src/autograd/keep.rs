@@ -58,15 +58,15 @@ impl Keep {
     }
 
     /// Whether an operand is kept, given which operands need a gradient.
-    pub(super) fn keeps_operand(
-        self,
-        number: usize,
-        needs: impl Fn(usize) -> bool,
-        n: usize,
-    ) -> bool {
+    fn keeps_operand(self, number: usize, needs: impl Fn(usize) -> bool, n: usize) -> bool {
         has(self.operands, number)
             && (!self.only_others
                 || (0..n).any(|other| other != number && has(self.operands, other) && needs(other)))
+    }
+
+    /// Whether an operand is kept, of these.
+    pub(crate) fn keeps_operand_of(self, number: usize, operands: &[&DTensor]) -> bool {
+        self.keeps_operand(number, |other| operands[other].needs_grad(), operands.len())
     }
 
     pub(super) fn keeps_result(self, number: usize) -> bool {

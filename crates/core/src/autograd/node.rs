@@ -113,10 +113,8 @@ fn attached(
     operands: &[&DTensor],
     results: Outputs<DTensor>,
 ) -> Outputs<DTensor> {
-    let n = operands.len();
-    let needs = |number: usize| operands[number].needs_grad();
     let of_operand = |(number, operand): (usize, &&DTensor)| {
-        keep.keeps_operand(number, needs, n).then(|| Saved::of(operand))
+        keep.keeps_operand_of(number, operands).then(|| Saved::of(operand))
     };
     let of_result =
         |(number, result): (usize, &DTensor)| keep.keeps_result(number).then(|| result.detach());

@@ -219,10 +219,7 @@ impl<'a> Walk<'a> {
         {
             let (Some(gradient), Some(input)) = (gradient, input) else { continue };
             let gradient = gradient.sum_to(placed.layout.global_shape())?;
-            let gradient = match gradient.dtype() == placed.layout.dtype() {
-                true => gradient,
-                false => gradient.to_dtype(placed.layout.dtype())?,
-            };
+            let gradient = gradient.cast_as_it_lies(node.name(), placed.layout.dtype())?;
             self.arrive(input, gradient)?;
         }
         Ok(())

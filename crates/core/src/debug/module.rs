@@ -64,7 +64,7 @@ pub(crate) fn in_module<T>(module: Option<Arc<str>>, body: impl FnOnce() -> T) -
     body()
 }
 
-pub(super) fn phase() -> Phase {
+pub(crate) fn phase() -> Phase {
     PHASE.get()
 }
 

@@ -15,7 +15,7 @@ use dtensor_layout::{DType, Layout, Placement, plan::StepKind};
 use dtensor_local::LocalError;
 
 use crate::{
-    DeviceMesh, Error, Result, debug,
+    DeviceMesh, Error, Phase, Result, debug,
     op::{Meta, Op},
 };
 
@@ -28,6 +28,8 @@ pub(crate) struct Agreement {
     group: Group,
     /// How many such groups the mesh has.
     n_groups: usize,
+    /// Whether only integers may be refused: indices.
+    is_of_indices: bool,
 }
 
 impl Agreement {
@@ -57,11 +59,16 @@ impl Agreement {
         let name = known(&format!("{op} check"));
         let group = mesh.group_of(op, &axes)?.tag(name);
         let n_groups = mesh.size() / group.size();
-        Ok(Some(Agreement { op, name, group, n_groups }))
+        let is_of_indices = refused.iter().all(|layout| !layout.dtype().is_float());
+        Ok(Some(Agreement { op, name, group, n_groups, is_of_indices }))
     }
 
     /// What this rank has computed, if no rank has failed. Else the error of one of them, the same on all.
     pub(crate) fn on<T>(&self, computed: Result<T, LocalError>) -> Result<T> {
+        if self.is_of_indices && debug::phase() == Phase::Backward && computed.is_ok() {
+            // Those of a gradient are the ones that were agreed upon before.
+            return computed.map_err(Error::from);
+        }
         let own = computed.as_ref().err().map(written).unwrap_or_default();
         let mut longest = [own.len() as i64];
         {

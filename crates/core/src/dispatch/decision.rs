@@ -36,6 +36,14 @@ enum What {
     Steps,
 }
 
+/// How a pending operand is reduced before it is computed with.
+pub(super) enum Reduced<'a> {
+    /// To this layout.
+    To(&'a Layout),
+    /// By one of several steps.
+    InSteps,
+}
+
 impl Decision {
     /// Decides. `rule` replaces that of the operation.
     pub(super) fn new(
@@ -128,6 +136,31 @@ impl Decision {
             .collect())
     }
 
+    /// Whether an operand is pending, and is reduced before it is computed with.
+    pub(super) fn reduced(&self, operand: usize) -> Option<Reduced<'_>> {
+        if !self.operands.get(operand)?.is_partial() {
+            return None;
+        }
+        match &self.what {
+            What::Steps => Some(Reduced::InSteps),
+            What::Kernel { moves, .. } => {
+                let to = moves.get(operand)?.as_ref()?.plan.to();
+                (!to.is_partial()).then_some(Reduced::To(to))
+            }
+        }
+    }
+
+    /// Whether operands may be moved without being asked to. All are checked before any is sent.
+    pub(super) fn check_moves(&self, op: &dyn Op) -> Result<()> {
+        let What::Kernel { moves, .. } = &self.what else { return Ok(()) };
+        for (number, route) in moves.iter().enumerate() {
+            if let Some(route) = route.as_ref().filter(|route| !route.is_local()) {
+                scope::check_implicit(self.mesh.world().rank(), op.name(), number, route)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The local parts of the operands where the kernel needs them.
     #[cold]
     fn moved(
@@ -136,13 +169,7 @@ impl Decision {
         operands: &[&DTensor],
         moves: &[Option<Arc<Route>>],
     ) -> Result<SmallVec<[Tensor; 3]>> {
-        // All are checked before any is sent.
-        for (number, route) in moves.iter().enumerate() {
-            if let Some(route) = route.as_ref().filter(|route| !route.is_local()) {
-                let rank = self.mesh.world().rank();
-                scope::check_implicit(rank, op.name(), number, route)?;
-            }
-        }
+        self.check_moves(op)?;
         let moved = operands.iter().zip(moves).map(|(operand, route)| match route {
             Some(route) => route.run(op.name(), operand.local()),
             None => Ok(operand.local().clone()),

@@ -13,16 +13,18 @@ mod decision;
 use std::{rc::Rc, sync::Arc};
 
 use dtensor_layout::Layout;
+use smallvec::SmallVec;
 
 use crate::{
     DTensor, DeviceMesh, Error, Result, autograd, debug,
-    op::{Op, Outputs},
+    op::{Keep, Op, Outputs},
     redistribute::Route,
 };
 
 pub(crate) use agree::Agreement;
 pub use cache::{CacheStats, RuleReplacement, cache_stats, clear_cache, replace_rule};
 pub(crate) use decision::Decision;
+use decision::Reduced;
 
 /// Runs an operation: brings the operands to where its cheapest row needs them, runs the kernel on every
 /// rank, and gives the results with their layouts.
@@ -34,10 +36,35 @@ pub fn call(op: &dyn Op, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
     let decision = decide(op, operands)?;
     let results = match autograd::is_recorded(operands) {
         false => decision.run(op, operands),
-        true => autograd::recorded(op, operands, || decision.run(op, operands)),
+        true => remembered(op, operands, &decision),
     }?;
     debug::finished(op, operands, &results)?;
     Ok(results)
+}
+
+/// Runs an operation, and remembers it for gradients.
+#[cold]
+fn remembered(op: &dyn Op, operands: &[&DTensor], decision: &Decision) -> Result<Outputs<DTensor>> {
+    let keep = op.keeps().unwrap_or(Keep::NOTHING);
+    let is_reduced = |number: usize| {
+        keep.keeps_operand_of(number, operands).then(|| decision.reduced(number)).flatten()
+    };
+    if !(0..operands.len()).any(|number| is_reduced(number).is_some()) {
+        return autograd::recorded(op, operands, || decision.run(op, operands));
+    }
+    // What is reduced for the kernel and kept for the gradient is reduced once: the gradient sees the sum.
+    decision.check_moves(op)?;
+    let mut settled: SmallVec<[DTensor; 2]> = SmallVec::new();
+    for (number, operand) in operands.iter().enumerate() {
+        settled.push(match is_reduced(number) {
+            Some(Reduced::To(layout)) => operand.redistribute_as(op.name(), layout)?,
+            Some(Reduced::InSteps) => operand.settled_as(op.name())?,
+            None => (*operand).clone(),
+        });
+    }
+    let operands: SmallVec<[&DTensor; 2]> = settled.iter().collect();
+    let decision = decide(op, &operands)?;
+    autograd::recorded(op, &operands, || decision.run(op, &operands))
 }
 
 /// As [`call`], for operations of one result.

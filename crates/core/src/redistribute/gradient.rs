@@ -31,8 +31,7 @@ impl Step for Moved {
         let is_sent = !backward.is_unreduced();
         let dtype = self.backward_dtype.filter(|dtype| is_sent && *dtype != grad.dtype());
         if let Some(dtype) = dtype {
-            let cast = moved(self.op, &grad, grad.cast_parts(self.op, dtype)?, None);
-            grad = aligned(cast, home)?;
+            grad = aligned(grad.cast_as_it_lies(self.op, dtype)?, home)?;
         }
         Ok(smallvec![Some(grad)])
     }
@@ -52,4 +51,14 @@ pub(super) fn moved(
     let step = Box::new(Moved { op, backward_dtype });
     let mut attached = attach(step, Keep::NOTHING, &[from], smallvec![there.clone()]);
     attached.pop().unwrap_or(there)
+}
+
+impl DTensor {
+    /// In another dtype, without sending anything: contributions to a pending sum are cast one by one.
+    pub(crate) fn cast_as_it_lies(&self, op: &'static str, dtype: DType) -> Result<DTensor> {
+        if dtype == self.dtype() {
+            return Ok(self.clone());
+        }
+        Ok(moved(op, self, self.cast_parts(op, dtype)?, None))
+    }
 }
