@@ -5,6 +5,7 @@
 mod faults;
 mod layouts;
 mod tensors;
+mod training;
 
 use dtensor_comm::conformance;
 pub use dtensor_comm::conformance::Case;
@@ -21,6 +22,8 @@ pub const CASES: &[(&str, Case)] = &[
     ("tensors_are_made_of_parts_and_of_one_ranks_data", tensors::constructed),
     ("random_values_are_those_of_one_rank", tensors::random),
     ("every_operation_gives_the_dense_result", tensors::operations),
+    ("gradients_are_those_of_one_rank", training::gradients),
+    ("training_gives_the_bits_of_threads", training::steps),
 ];
 
 /// Every case: first those of the communication that the others stand on.
