@@ -119,7 +119,7 @@ impl Tensor {
         });
         let out = rounded(op, out, self.dtype())?;
         let n_dims = out.n_dims() as isize;
-        // The classes go back to where they were.
+        // The classes go back to where they were, as a view: whoever brought them there from the end takes them back.
         let order: Dims<isize> = (0..n_dims)
             .map(|dim| {
                 if dim == 0 {
@@ -131,7 +131,7 @@ impl Tensor {
                 }
             })
             .collect();
-        if n_dims > 2 { Ok(out.permute(&order)?.contiguous()) } else { Ok(out) }
+        if n_dims > 2 { out.permute(&order) } else { Ok(out) }
     }
 }
 
