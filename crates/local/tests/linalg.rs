@@ -77,6 +77,24 @@ fn svd_has_orthonormal_factors_and_decreasing_values() {
 }
 
 #[test]
+fn singular_and_eigenvectors_do_not_turn_round_with_the_last_digit() {
+    let mut random = Random(8);
+    for number in 0..50 {
+        let shape = [[4, 4], [5, 3], [3, 5]][number % 3];
+        let a = view(&mut random, &shape, DType::F64);
+        let near = a.mul_scalar(1.0 + 1e-14).unwrap();
+        let (u, _, vh) = linalg::svd(&a, false).unwrap();
+        let (near_u, _, near_vh) = linalg::svd(&near, false).unwrap();
+        assert!(u.allclose(&near_u, 0.0, 1e-6, false).unwrap());
+        assert!(vh.allclose(&near_vh, 0.0, 1e-6, false).unwrap());
+        if number % 3 == 0 {
+            let (v, near_v) = (linalg::eigh(&a).unwrap().1, linalg::eigh(&near).unwrap().1);
+            assert!(v.allclose(&near_v, 0.0, 1e-6, false).unwrap());
+        }
+    }
+}
+
+#[test]
 fn eigh_diagonalises_by_the_lower_triangle() {
     let mut random = Random(3);
     for shape in [&[1, 1][..], &[4, 4], &[3, 5, 5], &[0, 0], &[0, 3, 3], &[2, 0, 0], &[60, 60]] {

@@ -175,6 +175,37 @@ fn addmm_scales_both_parts_and_ignores_what_beta_zero_hides() {
 }
 
 #[test]
+fn a_linear_layer_is_a_product_with_the_transposed_weight_and_a_bias() {
+    let mut random = Random(4);
+    for dtype in DTYPES {
+        for rows in [&[][..], &[3], &[2, 3], &[0, 3], &[2, 1, 40]] {
+            for (n_in, n_out) in [(4, 5), (0, 3), (33, 17)] {
+                let x = view(&mut random, &[rows, &[n_in]].concat(), dtype);
+                let weight = view(&mut random, &[n_out, n_in], dtype);
+                let bias = view(&mut random, &[n_out], dtype);
+                let shape = [rows, &[n_out]].concat();
+                let transposed = weight.transpose(0, 1).unwrap();
+                let sums = sums(&x, &transposed, &shape);
+                let got = x.linear(&weight, None).unwrap();
+                assert_eq!((got.shape(), got.dtype()), (&shape[..], dtype));
+                let want: Vec<f64> = sums.iter().map(|sum| rounded(dtype, *sum)).collect();
+                assert_eq!(values(&got), want, "{dtype} {rows:?} {n_in} {n_out}");
+                let bias_values = values(&bias);
+                let both = |(at, sum): (usize, &f64)| sum + bias_values[at % n_out];
+                let want: Vec<f64> =
+                    sums.iter().enumerate().map(both).map(|sum| rounded(dtype, sum)).collect();
+                let got = x.linear(&weight, Some(&bias)).unwrap();
+                assert_eq!((got.shape(), values(&got)), (&shape[..], want), "{dtype} {rows:?}");
+            }
+        }
+    }
+    let ones = |shape: &[usize]| Tensor::ones(shape, DType::F32).unwrap();
+    assert!(ones(&[2, 3]).linear(&ones(&[4, 2]), None).is_err());
+    assert!(ones(&[2, 3]).linear(&ones(&[3]), None).is_err());
+    assert!(ones(&[2, 3]).linear(&ones(&[4, 3]), Some(&ones(&[3]))).is_err());
+}
+
+#[test]
 fn dot_and_outer_are_products_of_vectors() {
     let mut random = Random(7);
     for dtype in DTYPES {

@@ -228,6 +228,47 @@ fn the_gradient_of_a_norm_sums_over_many_parts_of_rows() {
 }
 
 #[test]
+fn the_gradient_of_cross_entropy_for_some_of_the_classes_is_that_part_of_it() {
+    for shape in [&[4, 7][..], &[3, 7, 2], &[7]] {
+        let x = tensor(&noise(shape.iter().product(), 12), shape, DType::F32);
+        let dim = shape.len().min(2) - 1;
+        let samples = [&shape[..dim], &shape[dim + 1..]].concat();
+        let n_samples: usize = samples.iter().product();
+        let targets = (0..n_samples).map(|at| [0, 3, 6, 2, -100][at % 5]).collect::<Vec<i64>>();
+        let targets = Tensor::from_vec(targets, &samples).unwrap();
+        let weight =
+            Tensor::from_vec((1..8).map(|at| at as f32).collect::<Vec<_>>(), &[7]).unwrap();
+        for weight in [None, Some(&weight)] {
+            for reduction in [Reduction::Mean, Reduction::Sum] {
+                let settings =
+                    CrossEntropy { weight, label_smoothing: 0.2, reduction, ..Default::default() };
+                let (_, log_sums) = x.cross_entropy(&targets, &settings).unwrap();
+                let grad = Tensor::scalar(0.5_f32);
+                let whole = x.cross_entropy_backward(&targets, &log_sums, &grad, &settings);
+                let whole = whole.unwrap();
+                for held in [0..3, 3..7, 7..7, 0..7] {
+                    let part = |of: &Tensor| of.narrow(dim as isize, held.start, held.len());
+                    let part = |of: &Tensor| part(of).unwrap();
+                    let got = part(&x).cross_entropy_backward_part(
+                        &targets,
+                        &log_sums,
+                        &grad,
+                        &settings,
+                        (held.clone(), 7),
+                    );
+                    assert!(got.unwrap().equal(&part(&whole)).unwrap(), "{shape:?} {held:?}");
+                }
+                let wrong = (0..3, 7);
+                assert!(
+                    x.cross_entropy_backward_part(&targets, &log_sums, &grad, &settings, wrong)
+                        .is_err()
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn gradients_of_cross_entropy_are_finite_differences() {
     let (n, classes, inner) = (3, 7, 2);
     let x = noise(n * classes * inner, 9);

@@ -13,6 +13,14 @@ use crate::{DTensor, DeviceMesh, Error, Result, op::Meta};
 /// One gradient per operand; `None` where none is needed, or where it is zero.
 pub type Grads = SmallVec<[Option<DTensor>; 2]>;
 
+/// A sum with one more term, which may be the first.
+pub(crate) fn plus(sum: Option<DTensor>, term: DTensor) -> Result<DTensor> {
+    match sum {
+        Some(sum) => sum.add(&term),
+        None => Ok(term),
+    }
+}
+
 /// The gradients of the results of an operation, and what it kept.
 pub struct Backward<'a> {
     pub(super) edge: &'a Edge,

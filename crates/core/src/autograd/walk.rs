@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    backward::{Backward, Grads},
+    backward::{Backward, Grads, plus},
     enable_grad,
     gradients::Gradients,
     layouts::{aligned, dual},
@@ -246,10 +246,7 @@ impl<'a> Walk<'a> {
             .entry(edge.id())
             .or_insert_with(|| (edge.clone(), smallvec![None; edge.node.results.len()]));
         let place = &mut grads[edge.result];
-        *place = Some(match place.take() {
-            Some(before) => before.add(&gradient)?,
-            None => gradient,
-        });
+        *place = Some(plus(place.take(), gradient)?);
         Ok(())
     }
 }

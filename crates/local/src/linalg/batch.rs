@@ -167,6 +167,27 @@ pub(super) fn store(a: MatRef<'_, f64>, out: &mut [f64]) {
     }
 }
 
+/// Whether each of the first `n` columns is turned round, such that the largest of its elements is positive. A vector that
+/// is determined up to its sign would else turn with the last digit of a matrix.
+pub(super) fn turned_columns(a: MatRef<'_, f64>, n: usize) -> Vec<bool> {
+    let is_turned = |column: usize| {
+        let largest = a.col(column).iter().copied().fold(0.0_f64, |largest, value| {
+            if value.abs() > largest.abs() { value } else { largest }
+        });
+        largest < 0.0
+    };
+    (0..n).map(is_turned).collect()
+}
+
+/// Turns columns of a matrix with rows of this length.
+pub(super) fn turn_columns(matrix: &mut [f64], length: usize, turned: &[bool]) {
+    for row in matrix.chunks_exact_mut(length.max(1)) {
+        for (value, _) in row.iter_mut().zip(turned).filter(|(_, turned)| **turned) {
+            *value = -*value;
+        }
+    }
+}
+
 /// Writes ones on the diagonal of a square matrix and zeros elsewhere.
 pub(super) fn store_identity(size: usize, out: &mut [f64]) {
     out.fill(0.0);

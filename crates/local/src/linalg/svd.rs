@@ -2,12 +2,15 @@
 
 use faer::{Mat, MatRef};
 
-use super::batch::{Failure, Matrices, finite, store, store_identity};
+use super::batch::{
+    Failure, Matrices, finite, store, store_identity, turn_columns, turned_columns,
+};
 use crate::{DType, Result, Tensor};
 
 /// `a = u diag(s) vh`, with orthonormal columns in `u`, orthonormal rows in `vh` and singular values in
 /// decreasing order. For `[m, n]`, with `k` the smaller of both, the shapes are `[m, k]`, `[k]` and
 /// `[k, n]`; with `full_matrices` `u` is `[m, m]` and `vh` is `[n, n]`.
+/// The largest element of each of the first `k` columns of `u` is positive.
 ///
 /// ```
 /// # use dtensor_local::{Tensor, linalg};
@@ -36,6 +39,11 @@ pub fn svd(a: &Tensor, full_matrices: bool) -> Result<(Tensor, Tensor, Tensor)> 
         store(svd.U(), u);
         store(svd.S().column_vector().as_mat(), s);
         store(svd.V().transpose(), vh);
+        let turned = turned_columns(svd.U(), rank);
+        turn_columns(u, left, &turned);
+        for (row, _) in vh.chunks_exact_mut(columns).zip(turned).filter(|(_, turned)| *turned) {
+            row.iter_mut().for_each(|value| *value = -*value);
+        }
         Ok(())
     })?;
     Ok((u, s, vh))

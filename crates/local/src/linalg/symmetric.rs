@@ -2,7 +2,7 @@
 
 use faer::Side;
 
-use super::batch::{Failure, Matrices, finite_lower, store};
+use super::batch::{Failure, Matrices, finite_lower, store, turn_columns, turned_columns};
 use crate::{Result, Tensor};
 
 /// The factor `l` of a positive definite matrix `a = l lᵀ`, a lower triangle; or with `upper`, the upper
@@ -35,6 +35,7 @@ pub fn cholesky(a: &Tensor, upper: bool) -> Result<Tensor> {
 
 /// The eigenvalues of a symmetric matrix in increasing order, and its eigenvectors as the columns of an
 /// orthogonal matrix: `a = v diag(w) vᵀ`. The lower triangle is looked at; for the upper one, transpose.
+/// The largest element of each eigenvector is positive.
 ///
 /// ```
 /// # use dtensor_local::{Tensor, linalg};
@@ -52,6 +53,7 @@ pub fn eigh(a: &Tensor) -> Result<(Tensor, Tensor)> {
         let eigen = a.self_adjoint_eigen(Side::Lower).map_err(|_| Failure::NoConvergence)?;
         store(eigen.S().column_vector().as_mat(), values);
         store(eigen.U(), vectors);
+        turn_columns(vectors, size, &turned_columns(eigen.U(), size));
         Ok(())
     })?;
     Ok((values, vectors))

@@ -1,5 +1,7 @@
 //! Cross entropy of logits and class indices, without the table of log-probabilities.
 
+use std::ops::Range;
+
 use super::{
     embedding::indices,
     real::{
@@ -62,7 +64,8 @@ impl Tensor {
         settings: &CrossEntropy,
     ) -> Result<(Tensor, Tensor)> {
         let op = "cross_entropy";
-        let sample_shape = check(op, self, targets, settings)?;
+        let n_classes = n_classes(self);
+        let sample_shape = check(op, self, targets, settings, n_classes)?;
         if is_meta(self, targets, settings) {
             let scalar = settings.reduction != Reduction::None;
             let loss = Tensor::meta(if scalar { &[] } else { &sample_shape }, self.dtype())?;
@@ -70,7 +73,8 @@ impl Tensor {
         }
         let wide = widened(op, &classes_last(self)?)?;
         by_real!(wide, R => {
-            let samples = Samples::<R>::new(op, &wide, targets, settings)?;
+            let classes = (0..n_classes, n_classes);
+            let samples = Samples::<R>::new(op, &wide, targets, settings, classes)?;
             let log_sums = samples.log_sums(op, &sample_shape)?;
             let losses = samples.losses(log_sums.as_slice()?);
             let loss = match settings.reduction {
@@ -91,11 +95,32 @@ impl Tensor {
         grad: &Tensor,
         settings: &CrossEntropy,
     ) -> Result<Tensor> {
+        let n_classes = n_classes(self);
+        let classes = (0..n_classes, n_classes);
+        self.cross_entropy_backward_part(targets, log_sums, grad, settings, classes)
+    }
+
+    /// As [`Tensor::cross_entropy_backward`], of logits that are those of some of the classes: a range of so many in all,
+    /// of which the settings have the weights. The gradient may also be in what is computed in.
+    pub fn cross_entropy_backward_part(
+        &self,
+        targets: &Tensor,
+        log_sums: &Tensor,
+        grad: &Tensor,
+        settings: &CrossEntropy,
+        (held, n_classes): (Range<usize>, usize),
+    ) -> Result<Tensor> {
         let op = "cross_entropy_backward";
-        let sample_shape = check(op, self, targets, settings)?;
+        let sample_shape = check(op, self, targets, settings, n_classes)?;
         check_dtype(op, log_sums, kept_dtype(self))?;
         check_shape(op, log_sums, &sample_shape, "it is the second result of cross_entropy")?;
-        check_dtype(op, grad, self.dtype())?;
+        if grad.dtype() != kept_dtype(self) {
+            check_dtype(op, grad, self.dtype())?;
+        }
+        if held.len() != self::n_classes(self) || held.end > n_classes {
+            let (got, want) = (format!("{held:?} of {n_classes}"), "the classes of the logits");
+            return Err(LocalError::BadNumber { op, name: "classes", got, want });
+        }
         let grad_shape: &[usize] =
             if settings.reduction == Reduction::None { &sample_shape } else { &[] };
         check_shape(op, grad, grad_shape, "a gradient has the shape of the result")?;
@@ -105,7 +130,7 @@ impl Tensor {
         let wide = widened(op, &classes_last(self)?)?;
         let (grad, log_sums) = (widened(op, grad)?, log_sums.contiguous());
         let out = by_real!(wide, R => {
-            let samples = Samples::<R>::new(op, &wide, targets, settings)?;
+            let samples = Samples::<R>::new(op, &wide, targets, settings, (held, n_classes))?;
             let grads = grad.as_slice::<R>()?;
             let divisor = match settings.reduction {
                 Reduction::Mean => R::of(samples.divisor()),
@@ -138,6 +163,9 @@ impl Tensor {
 /// Logits in rows of classes, with what the settings make of their targets.
 struct Samples<'a, R> {
     logits: &'a [R],
+    /// The classes of the rows.
+    held: Range<usize>,
+    /// Of how many classes in all.
     n_classes: usize,
     /// `None` for a sample that is ignored.
     targets: Vec<Option<usize>>,
@@ -152,8 +180,8 @@ impl<'a, R: Real> Samples<'a, R> {
         logits: &'a Tensor,
         targets: &Tensor,
         settings: &CrossEntropy,
+        (held, n_classes): (Range<usize>, usize),
     ) -> Result<Samples<'a, R>> {
-        let n_classes = logits.shape().last().copied().unwrap_or(1);
         let dim = logits.n_dims().min(2) - 1;
         let targets = classes_of(op, targets, settings.ignore_index, n_classes, dim)?;
         let weight = match settings.weight {
@@ -162,11 +190,11 @@ impl<'a, R: Real> Samples<'a, R> {
         };
         let weight_sum = weight.as_ref().map_or(n_classes as f64, |weight| total(weight));
         let (logits, smoothing) = (logits.as_slice::<R>()?, settings.label_smoothing);
-        Ok(Samples { logits, n_classes, targets, weight, weight_sum, smoothing })
+        Ok(Samples { logits, held, n_classes, targets, weight, weight_sum, smoothing })
     }
 
     fn row(&self, sample: usize) -> &'a [R] {
-        &self.logits[sample * self.n_classes..][..self.n_classes]
+        &self.logits[sample * self.held.len()..][..self.held.len()]
     }
 
     fn weight_of(&self, class: usize) -> f64 {
@@ -222,9 +250,12 @@ impl<'a, R: Real> Samples<'a, R> {
     ) -> Result<Tensor> {
         let even = self.smoothing / self.n_classes as f64;
         Tensor::write(op, shape, |out: &mut [R]| {
-            let n = self.n_classes;
+            let n = self.held.len();
+            if n == 0 {
+                return;
+            }
             threads::for_pieces_of(out, n, rows_per_piece(n), |piece, out| {
-                for (sample, out) in piece.zip(out.chunks_exact_mut(n.max(1))) {
+                for (sample, out) in piece.zip(out.chunks_exact_mut(n)) {
                     let Some(class) = self.targets[sample] else {
                         out.fill(R::ZERO);
                         continue;
@@ -235,11 +266,14 @@ impl<'a, R: Real> Samples<'a, R> {
                     scaled_softmax(self.row(sample), log_sums[sample], all, out);
                     if even > 0.0 {
                         let even = grad * R::of(even);
-                        for (class, out) in out.iter_mut().enumerate() {
+                        for (class, out) in self.held.clone().zip(out.iter_mut()) {
                             *out = *out - even * R::of(self.weight_of(class));
                         }
                     }
-                    out[class] = out[class] - grad * R::of(sharp);
+                    if self.held.contains(&class) {
+                        let out = &mut out[class - self.held.start];
+                        *out = *out - grad * R::of(sharp);
+                    }
                 }
             });
         })
@@ -290,6 +324,11 @@ pub(super) fn total<R: Real>(values: &[R]) -> f64 {
     values.iter().map(|value| value.wide()).sum()
 }
 
+/// The classes of `[N, C, ...]` or `[C]`.
+pub(super) fn n_classes(logits: &Tensor) -> usize {
+    logits.shape().get(logits.n_dims().min(2).wrapping_sub(1)).copied().unwrap_or(0)
+}
+
 /// The dtype of the second result: what the kernel computes in.
 fn kept_dtype(logits: &Tensor) -> DType {
     if logits.dtype() == DType::F64 { DType::F64 } else { DType::F32 }
@@ -301,16 +340,17 @@ pub(super) fn check(
     logits: &Tensor,
     targets: &Tensor,
     settings: &CrossEntropy,
+    n_classes: usize,
 ) -> Result<Dims> {
     check_float(op, logits)?;
     let shape = logits.shape();
-    let (n_classes, sample_shape): (usize, Dims) = match shape {
+    let sample_shape: Dims = match shape {
         [] => {
             let (from, why) = (shape.to_vec(), "logits need a dim of classes");
             return Err(LocalError::ShapeMismatch { op, from, to: vec![1], why });
         }
-        [n_classes] => (*n_classes, Dims::new()),
-        [n, n_classes, rest @ ..] => (*n_classes, [&[*n], rest].concat().into()),
+        [_] => Dims::new(),
+        [n, _, rest @ ..] => [&[*n], rest].concat().into(),
     };
     check_shape(
         op,

@@ -1,7 +1,7 @@
 //! The loss of log-probabilities and class indices.
 
 use super::{
-    cross_entropy::{CrossEntropy, Reduction, check, classes_of, is_meta, total},
+    cross_entropy::{CrossEntropy, Reduction, check, classes_of, is_meta, n_classes, total},
     real::{Real, by_real, check_dtype, check_shape, rounded, widened},
 };
 use crate::{Result, Tensor, dims::Dims};
@@ -35,7 +35,7 @@ impl Tensor {
     /// one): class indices, `i64` or `i32`. The mean over no samples is NaN, as in PyTorch.
     pub fn nll_loss(&self, targets: &Tensor, settings: &NllLoss) -> Result<Tensor> {
         let (op, settings) = ("nll_loss", settings.as_cross_entropy());
-        let sample_shape = check(op, self, targets, &settings)?;
+        let sample_shape = check(op, self, targets, &settings, n_classes(self))?;
         let shape = result_shape(settings.reduction, &sample_shape);
         if is_meta(self, targets, &settings) {
             return Tensor::meta(shape, self.dtype());
@@ -65,7 +65,7 @@ impl Tensor {
         settings: &NllLoss,
     ) -> Result<Tensor> {
         let (op, settings) = ("nll_loss_backward", settings.as_cross_entropy());
-        let sample_shape = check(op, self, targets, &settings)?;
+        let sample_shape = check(op, self, targets, &settings, n_classes(self))?;
         check_dtype(op, grad, self.dtype())?;
         let shape = result_shape(settings.reduction, &sample_shape);
         check_shape(op, grad, shape, "a gradient has the shape of the result")?;

@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use crate::{
     DTensor, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one},
     ops::{
         letters::{cuts, rule},
         reduce::{reduction_of_norms, root},
@@ -45,6 +45,49 @@ impl Op for Cdist {
     fn decompose(&self, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
         let powers = call_one(&Powers(self.0), operands)?;
         Ok(smallvec![root(&powers, self.0.0, operands[0].dtype())?])
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::OPERANDS.and(Keep::RESULTS))
+    }
+
+    /// As PyTorch: nothing comes from rows that are equal, and of the norm infinity all largest differences count.
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (p, grad) = (self.0.0, backward.grad()?);
+        let [x, y, distances] = [backward.operand(0)?, backward.operand(1)?, backward.result(0)?];
+        let is_same = distances.eq(0.0)?;
+        if p == 2.0 {
+            // Two products, instead of the differences of all pairs.
+            let weights = grad.div(&distances)?.masked_fill(&is_same, 0)?;
+            return backward.each(|operand| match operand {
+                0 => x.mul(&weights.sum(&[-1], true)?)?.sub(&weights.matmul(&y)?),
+                _ => {
+                    let weights = weights.transpose(-1, -2)?;
+                    y.mul(&weights.sum(&[-1], true)?)?.sub(&weights.matmul(&x)?)
+                }
+            });
+        }
+        if p == 0.0 {
+            return backward.each_or_none(|_| Ok(None));
+        }
+        let differences = x.unsqueeze(-2)?.sub(&y.unsqueeze(-3)?)?;
+        let (signs, sizes) = (differences.sign()?, differences.abs()?);
+        let terms = match p {
+            1.0 => signs.mul(&grad.unsqueeze(-1)?)?,
+            f64::INFINITY => {
+                let is_largest = sizes.eq(&sizes.amax(&[-1], true)?)?.to_dtype(signs.dtype())?;
+                signs.mul(&is_largest)?.mul(&grad.unsqueeze(-1)?)?
+            }
+            p => {
+                let powers = sizes.pow(p - 1.0)?.masked_fill(&sizes.eq(0.0)?, 0)?;
+                let weights = grad.mul(&distances.pow(1.0 - p)?)?.masked_fill(&is_same, 0)?;
+                signs.mul(&powers)?.mul(&weights.unsqueeze(-1)?)?
+            }
+        };
+        backward.each(|operand| match operand {
+            0 => terms.sum(&[-2], false),
+            _ => terms.sum(&[-3], false)?.neg(),
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use dtensor_local::{LocalError, Tensor};
 use super::matrices::Question;
 use crate::{
     Result,
-    op::{LocalContext, Meta, Op, Outputs},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, Outputs},
 };
 
 /// A question to every matrix of a batch.
@@ -39,6 +39,14 @@ impl Op for OnMatrices {
 
     fn may_refuse(&self, _: usize, _: &[Meta]) -> bool {
         self.question.may_fail()
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        self.question.keeps()
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        self.question.gradient(backward)
     }
 }
 

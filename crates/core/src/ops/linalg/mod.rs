@@ -2,6 +2,7 @@
 
 mod cdist;
 mod checked;
+mod gradients;
 mod matrices;
 mod norms;
 

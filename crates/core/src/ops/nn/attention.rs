@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use dtensor_layout::{
-    DType, Layout,
+    DType, Layout, Placement,
     rule::{Law, Rule},
 };
 use dtensor_local::{LocalError, Tensor, nn};
@@ -13,8 +13,12 @@ pub use dtensor_local::nn::Attention;
 use super::steps::{cuts_whole_groups, letter, letters, rule};
 use crate::{
     DTensor, Result,
+    autograd::plus,
     dispatch::{call, call_three, call_two},
-    op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, SampleValues, two},
+    op::{
+        Backward, Grads, Keep, LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample,
+        SampleValues, two,
+    },
 };
 
 /// Masks of [`DTensor::attention_masked`]. Each broadcasts to `[..., H, T, S]`: all heads, queries and keys.
@@ -153,6 +157,76 @@ impl Settings {
     }
 }
 
+impl Settings {
+    /// The gradients of queries, keys and values.
+    fn plain_grads(
+        &self,
+        operands: &[DTensor],
+        backward: &Backward<'_>,
+    ) -> Result<[Option<DTensor>; 3]> {
+        let ([queries, keys, values], log_sums) =
+            ([&operands[0], &operands[1], &operands[2]], backward.result(1)?);
+        let mut grads = [None, None, None];
+        if backward.has_grad(0) {
+            let (out, grad) = (backward.result(0)?, backward.grad()?);
+            let plain = [queries, keys, values, &out, &log_sums, &grad].into_iter();
+            let all: Vec<&DTensor> = plain.chain(&operands[3..]).collect();
+            let found = call_three(&AttendBackward(self.clone()), &all)?;
+            grads = [Some(found.0), Some(found.1), Some(found.2)];
+        }
+        if backward.has_grad(1) {
+            // The gradient of a sum of weights that are not dropped, each of value one.
+            let grad = backward.grad_of(1)?.to_dtype(queries.dtype())?.unsqueeze(-1)?;
+            let (mut ones, last) = (keys.shape().to_vec(), keys.n_dims() - 1);
+            ones[last] = 1;
+            let copies = vec![Placement::Replicate; keys.mesh().n_axes()];
+            let ones = keys.new_ones(&ones, &copies)?;
+            let none = grad.settled()?.zeros_like()?;
+            let plain = [queries, keys, &ones, &none, &log_sums, &grad].into_iter();
+            let all: Vec<&DTensor> =
+                plain.chain(operands[3..].iter().take(usize::from(self.mask))).collect();
+            let found =
+                call_three(&AttendBackward(Settings { dropout: None, ..self.clone() }), &all)?;
+            for (grad, more) in grads.iter_mut().zip([found.0, found.1]) {
+                *grad = Some(plus(grad.take(), more)?);
+            }
+        }
+        Ok(grads)
+    }
+
+    /// The gradient of a mask that is added: one number per query and key, which no other gradient needs in memory.
+    fn mask_gradient(&self, operands: &[DTensor], backward: &Backward<'_>) -> Result<DTensor> {
+        let ([queries, mask], log_sums) = ([&operands[0], &operands[3]], backward.result(1)?);
+        let (n_dims, width) = (queries.n_dims(), queries.shape()[queries.n_dims() - 1]);
+        let group = queries.shape()[n_dims - 3] / operands[1].shape()[n_dims - 3].max(1);
+        let of_all_heads = |x: &DTensor| match group {
+            1 => Ok(x.clone()),
+            group => x.repeat_interleave(group, Some(-3)),
+        };
+        let across = |x: &DTensor| of_all_heads(x)?.transpose(-1, -2);
+        let scale = self.scale.map_or(1.0 / (width as f64).sqrt(), |scale| scale.0);
+        let scores = queries.matmul(&across(&operands[1])?)?.mul(scale)?.add(mask)?;
+        let beside = |x: &DTensor| x.to_dtype(queries.dtype())?.unsqueeze(-1);
+        let log_sums = beside(&log_sums)?;
+        let mut weights = scores.sub(&log_sums)?.exp()?;
+        // Of a query that sees no key.
+        weights = weights.masked_fill(&log_sums.eq(f64::NEG_INFINITY)?, 0)?;
+        if self.causal {
+            weights = weights.tril(0)?;
+        }
+        let (out, grad) = (backward.result(0)?, backward.grad()?);
+        let mut of_weights = grad.matmul(&across(&operands[2])?)?;
+        if let Some(p) = self.dropout {
+            of_weights = of_weights.dropout_by(&operands[4], p.0)?;
+        }
+        let mut along = grad.mul(&out)?.sum(&[-1], true)?;
+        if backward.has_grad(1) {
+            along = along.sub(&beside(&backward.grad_of(1)?)?)?;
+        }
+        weights.mul(&of_weights.sub(&along)?)
+    }
+}
+
 struct Letters {
     queries: String,
     keys: String,
@@ -246,6 +320,24 @@ impl Op for Attend {
 
     fn decompose(&self, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
         call(&Attend(self.0.with_whole_keys()), operands)
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::OPERANDS.and(Keep::RESULTS))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let operands = (0..backward.n_operands()).map(|operand| backward.operand(operand));
+        let operands = operands.collect::<Result<Vec<DTensor>>>()?;
+        let mut grads: Grads = operands.iter().map(|_| None).collect();
+        if (0..3).any(|operand| backward.needs(operand)) {
+            let found = self.0.plain_grads(&operands, backward)?;
+            grads[..3].clone_from_slice(&found);
+        }
+        if self.0.mask && backward.needs(3) {
+            grads[3] = Some(self.0.mask_gradient(&operands, backward)?);
+        }
+        Ok(grads)
     }
 }
 

@@ -8,12 +8,16 @@ use dtensor_local::{LocalError, Tensor};
 
 use super::{
     moments::{Moments, Normalization},
-    steps::{Scaled, aligned, cuts, letter, letters, rule, wide},
+    norm_second::FirstOrder,
+    steps::{Scaled, aligned, cuts, grad_for_all, letter, letters, rule, wide},
 };
 use crate::{
     DTensor, Error, Result,
-    dispatch::{call_one, call_three},
-    op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, SampleValues, one},
+    dispatch::{call, call_one, call_three},
+    op::{
+        Backward, Grads, Keep, LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample,
+        SampleValues, one,
+    },
 };
 
 /// The normalised values, means and variances, of input, weight and bias, as far as they are there. Channels may be
@@ -121,6 +125,43 @@ impl Op for BatchNorm {
         };
         Ok([out, mean, var].into_iter().collect())
     }
+
+    fn keeps(&self) -> Option<Keep> {
+        let operands = Keep::operands(if self.weight { &[0, 1] } else { &[0] });
+        Some(operands.and(Keep::results(&[1, 2])))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (x, grad) = (backward.operand(0)?, grad_for_all(self.name(), backward)?);
+        let (mean, var) = (backward.result(1)?, backward.result(2)?);
+        let weight = self.weight.then(|| backward.operand(1)).transpose()?;
+        let operands: Vec<&DTensor> = [&x, &grad, &mean, &var].into_iter().chain(&weight).collect();
+        let of = BatchNormBackward { eps: self.eps, weight: self.weight, eval: false };
+        let grads = call(&of, &operands)?;
+        let of_input = || {
+            if !backward.has_grad(1) && !backward.has_grad(2) {
+                return Ok(grads[0].clone());
+            }
+            // The moments are means, of the values and of the squared deviations.
+            let count = in_steps(self.name(), x.shape(), self.eps).count as f64;
+            let beside = |stat: &DTensor| beside(stat, x.n_dims());
+            let of_mean = beside(&backward.grad_of(1)?)?.div(count)?;
+            let of_var = beside(&backward.grad_of(2)?)?.mul(2.0 / count)?;
+            grads[0].add(&x.sub(&beside(&mean)?)?.mul(&of_var)?)?.add(&of_mean)
+        };
+        backward.each(|operand| match operand {
+            0 => of_input(),
+            1 if !self.weight => Ok(grads[2].clone()),
+            operand => Ok(grads[operand].clone()),
+        })
+    }
+}
+
+/// What has one value per channel, to stand beside `[N, C, ...]`.
+fn beside(stat: &DTensor, n_dims: usize) -> Result<DTensor> {
+    let mut shape = vec![1; n_dims];
+    shape[1] = -1;
+    stat.reshape(&shape)
 }
 
 impl Op for BatchNormEval {
@@ -141,6 +182,31 @@ impl Op for BatchNormEval {
         let weight = self.weight.then(|| x[3]);
         let bias = self.bias.then(|| x[x.len() - 1]);
         one(x[0].batch_norm_eval(x[1], x[2], weight, bias, self.eps.0))
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::operands(if self.weight { &[0, 1, 2, 3] } else { &[0, 1, 2] }))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let [x, mean, var] = [backward.operand(0)?, backward.operand(1)?, backward.operand(2)?];
+        let grad = grad_for_all(self.name(), backward)?;
+        let weight = self.weight.then(|| backward.operand(3)).transpose()?;
+        let operands: Vec<&DTensor> = [&x, &grad, &mean, &var].into_iter().chain(&weight).collect();
+        let of = BatchNormBackward { eps: self.eps, weight: self.weight, eval: true };
+        let grads = call(&of, &operands)?;
+        let weighted = |grad: &DTensor| match &weight {
+            Some(weight) => grad.mul(weight),
+            None => Ok(grad.clone()),
+        };
+        let above_zero = || var.add(self.eps.0);
+        backward.each(|operand| match operand {
+            0 => Ok(grads[0].clone()),
+            1 => weighted(&grads[2])?.mul(&above_zero()?.rsqrt()?.neg()?),
+            2 => weighted(&grads[1])?.mul(-0.5)?.div(&above_zero()?),
+            3 if self.weight => Ok(grads[1].clone()),
+            _ => Ok(grads[2].clone()),
+        })
     }
 }
 
@@ -188,6 +254,18 @@ impl Op for BatchNormBackward {
         let moments = Moments { mean: Some(given(operands[2])?), var: given(operands[3])? };
         steps.backward(&x, &moments, &grad, self.weight.then(|| operands[4]))
     }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::OPERANDS)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (x, grad) = (backward.operand(0)?, backward.operand(1)?);
+        let given = Some([backward.operand(2)?, backward.operand(3)?]);
+        let weight = self.weight.then(|| backward.operand(4)).transpose()?;
+        let of = in_steps(self.name(), x.shape(), self.eps);
+        FirstOrder { of, x, grad, weight, given, is_eval: self.eval }.gradient(backward)
+    }
 }
 
 /// Running statistics, moved towards those of a batch: `(1 - momentum) running + momentum factor new`.
@@ -213,6 +291,18 @@ impl Op for MoveRunning {
         let (old, new) = (x[0].to_dtype(double)?, x[1].to_dtype(double)?);
         let moved = new.mul_scalar(self.momentum.0 * self.factor.0)?;
         one(old.mul_scalar(1.0 - self.momentum.0)?.add(&moved)?.to_dtype(x[0].dtype()))
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let grad = backward.grad()?;
+        backward.each(|operand| match operand {
+            0 => grad.mul(1.0 - self.momentum.0),
+            _ => grad.mul(self.momentum.0 * self.factor.0),
+        })
     }
 }
 

@@ -9,14 +9,15 @@ use dtensor_local::{LocalError, Tensor};
 pub use dtensor_local::nn::{Conv, ConvTranspose};
 
 use super::{
+    conv_backward::bilinear_grads,
     conv_windows::Windows,
     halo::{Arranged, Window, cropped, fetched, held},
-    steps::{Sizes, filled, rule},
+    steps::{Sizes, filled, rule, stand_in},
 };
 use crate::{
     DTensor, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
 };
 
 /// The convolution of input, weights and bias.
@@ -86,6 +87,30 @@ impl Op for Convolve {
             .collect::<Vec<_>>();
         let arranged = Arranged::new(self, operands, &rows)?;
         arranged.results(|coord| self.with_windows(&arranged, coord))
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        // The gradient of the bias needs neither.
+        Some(Keep::others_among(&[0, 1]))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let grad = backward.grad()?;
+        // What is not kept is asked for its shape alone.
+        let operand = |operand: usize| match backward.needs(1 - operand) {
+            true => backward.operand(operand),
+            false => stand_in(backward, operand),
+        };
+        let wanted = [backward.needs(0), backward.needs(1)];
+        let grads = bilinear_grads(&self.windows, [&operand(0)?, &operand(1)?, &grad], wanted)?;
+        let channel = self.windows.first(grad.n_dims()) - 1;
+        backward.each(|operand| match (operand, &grads) {
+            (0, [Some(grad), _]) | (1, [_, Some(grad)]) => Ok(grad.clone()),
+            _ => {
+                let others = (0..grad.n_dims()).filter(|dim| *dim != channel);
+                grad.sum(&others.map(usize::cast_signed).collect::<Vec<_>>(), false)
+            }
+        })
     }
 }
 
@@ -188,7 +213,8 @@ convolutions! {
     conv3d, conv_transpose3d, 3, "D, H, W";
 }
 
-fn convolve(
+/// The convolution, by settings.
+pub(super) fn convolve(
     windows: Windows,
     x: &DTensor,
     weight: &DTensor,

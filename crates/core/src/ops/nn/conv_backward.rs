@@ -9,15 +9,16 @@ use dtensor_local::{LocalError, Tensor, nn};
 pub use dtensor_local::nn::WantedGrads;
 
 use super::{
-    conv::{Conv, ConvTranspose, sample_cases},
+    conv::{Conv, ConvTranspose, convolve, sample_cases},
     conv_windows::Windows,
     halo::{Arranged, Window, cropped, fetched, held},
     steps::{filled, rule},
 };
 use crate::{
     DTensor, Result,
+    autograd::plus,
     dispatch::call,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample},
 };
 
 /// Gradients of a convolution: those that were asked for, each in the shape of its operand.
@@ -97,6 +98,67 @@ impl Op for ConvolveBackward {
         let arranged = Arranged::new(self, operands, &rows)?;
         arranged.results(|coord| self.with_windows(&arranged, coord))
     }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::OPERANDS)
+    }
+
+    /// A convolution is linear in the input and in the weights, and so are the gradients of both.
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let [x, weight, grad] = [backward.operand(0)?, backward.operand(1)?, backward.operand(2)?];
+        let mut number = 0;
+        let of_results = self.wanted.map(|wanted| {
+            let has = wanted && backward.has_grad(number);
+            let of_result = has.then(|| backward.grad_of(number));
+            number += usize::from(wanted);
+            of_result.transpose()
+        });
+        let [of_input, of_weight, of_bias] = of_results;
+        let (of_input, of_weight, of_bias) = (of_input?, of_weight?, of_bias?);
+        let windows = &self.windows;
+        let one = |operands: [&DTensor; 3], wanted: [bool; 2]| {
+            let grads = bilinear_grads(windows, operands, wanted)?;
+            Ok(grads.into_iter().flatten().next())
+        };
+        backward.each_or_none(|operand| match operand {
+            0 => match &of_weight {
+                Some(of_weight) => one([&x, of_weight, &grad], [true, false]),
+                None => Ok(None),
+            },
+            1 => match &of_input {
+                Some(of_input) => one([of_input, &weight, &grad], [false, true]),
+                None => Ok(None),
+            },
+            _ => {
+                let mut sum = match &of_input {
+                    Some(of_input) => Some(convolve(windows.clone(), of_input, &weight, None)?),
+                    None => None,
+                };
+                if let Some(of_weight) = &of_weight {
+                    let more = convolve(windows.clone(), &x, of_weight, None)?;
+                    sum = Some(plus(sum, more)?);
+                }
+                if let Some(of_bias) = &of_bias {
+                    let mut shape = vec![1; grad.n_dims()];
+                    shape[windows.first(grad.n_dims()) - 1] = -1;
+                    let more = of_bias.reshape(&shape)?.expand(grad.shape())?;
+                    sum = Some(plus(sum, more)?);
+                }
+                Ok(sum)
+            }
+        })
+    }
+}
+
+/// Those gradients of input and weights that are wanted, from input, weights and gradient.
+pub(super) fn bilinear_grads(
+    windows: &Windows,
+    operands: [&DTensor; 3],
+    [input, weight]: [bool; 2],
+) -> Result<[Option<DTensor>; 2]> {
+    let wanted = WantedGrads { input, weight, bias: false };
+    let ConvGrads { input, weight, .. } = backward(windows.clone(), operands, wanted)?;
+    Ok([input, weight])
 }
 
 impl ConvolveBackward {

@@ -7,13 +7,20 @@ pub use dtensor_local::nn::Reduction;
 
 use super::{
     class_sums::{ClassSums, LossOfSums, Totals},
-    loss_steps::{LossOfTotals, class_dim, sample_letters, sample_shape},
-    steps::{RowMax, cuts, letter, letters, placed, rule},
+    cross_entropy_backward::CrossEntropyBackward,
+    loss_steps::{
+        LossOfTotals, Targets, WeightTotal, class_dim, per_class, sample_letters, sample_shape,
+    },
+    steps::{RowMax, cuts, letter, letters, placed, rule, wide},
 };
 use crate::{
     DTensor, Result,
-    dispatch::{call_one, call_two},
-    op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, SampleValues, two},
+    autograd::plus,
+    dispatch::{call_one, call_three, call_two},
+    op::{
+        Backward, Grads, Keep, LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample,
+        SampleValues, two,
+    },
 };
 
 /// The settings of [`DTensor::cross_entropy`], those of `torch.nn.functional.cross_entropy`.
@@ -74,6 +81,47 @@ impl Settings {
         operands.last().copied().filter(|_| self.weight)
     }
 
+    /// The gradient of the loss over what a mean divided by.
+    fn divided(&self, grad: DTensor, backward: &Backward<'_>) -> Result<DTensor> {
+        match self.reduction {
+            Reduction::Mean => WeightTotal::divide(&grad, &backward.result(2)?),
+            _ => Ok(grad),
+        }
+    }
+
+    /// The gradient of the weights, from logits, targets, weights, and logarithms of the sums.
+    fn weight_gradient(
+        &self,
+        (logits, targets, weight): (&DTensor, &DTensor, &DTensor),
+        log_sums: &DTensor,
+        backward: &Backward<'_>,
+    ) -> Result<DTensor> {
+        let (n_classes, smoothing) = (weight.numel(), self.label_smoothing.0);
+        let of = Targets::new(targets, self.ignore_index)?;
+        let mut of_each = log_sums.sub(&of.pick(logits)?)?.mul(1.0 - smoothing)?;
+        let grad = self.divided(backward.grad()?, backward)?;
+        if self.reduction == Reduction::Mean {
+            // The mean divides by the sum of the weights.
+            of_each = of_each.sub(&backward.result(0)?)?;
+        }
+        of_each = of_each.mul(&grad)?;
+        if backward.has_grad(2) {
+            of_each = of_each.add(&backward.grad_of(2)?)?;
+        }
+        let sharp = per_class(&of, &of_each, n_classes)?;
+        if smoothing == 0.0 {
+            return Ok(sharp);
+        }
+        let class = class_dim(logits.n_dims());
+        let beside = |x: &DTensor| x.unsqueeze(class.cast_signed());
+        let of_each = grad.expand(targets.shape())?.masked_fill(&of.is_ignored, 0)?;
+        let even = beside(log_sums)?.sub(logits)?.mul(&beside(&of_each)?)?;
+        let others: Vec<isize> =
+            (0..logits.n_dims()).filter(|dim| *dim != class).map(usize::cast_signed).collect();
+        let even = if others.is_empty() { even } else { even.sum(&others, false)? };
+        sharp.add(&even.mul(smoothing / n_classes as f64)?)
+    }
+
     /// Whether what the mean divides by is on several ranks.
     pub(super) fn mean_is_cut(&self, logits: &Layout, targets: &Layout) -> bool {
         let class = class_dim(logits.n_dims());
@@ -82,8 +130,9 @@ impl Settings {
     }
 }
 
-/// The loss, and `log(sum(exp(logits)))` of every sample: of logits, targets, and weights. Where the classes are
-/// cut, two reductions of a few numbers per sample; a mean over samples that are cut is one more, of two numbers.
+/// The loss, `log(sum(exp(logits)))` of every sample, and what a mean divided by, in what is computed in: of logits,
+/// targets, and weights. Where the classes are cut, two reductions of a few numbers per sample; a mean over samples that
+/// are cut is one more, of two numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct CrossEntropyLoss(Settings);
 
@@ -99,12 +148,22 @@ impl Op for CrossEntropyLoss {
         let samples = sample_letters(n_dims, |_| is_mean);
         let weight = if self.0.weight { format!(", {}!", letter(class)) } else { String::new() };
         let loss = if self.0.reduction == Reduction::None { &samples } else { "" };
-        rule(self.name(), &format!("{logits}, {samples}{weight} -> {loss}, {samples}"), &[])
+        let total = if is_mean { ", " } else { "" };
+        let text = format!("{logits}, {samples}{weight} -> {loss}, {samples}{total}");
+        rule(self.name(), &text, &[])
     }
 
     fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
-        let settings = self.0.local(self.0.weight_of(x), self.0.reduction);
-        two(x[0].cross_entropy(x[1], &settings))
+        let weight = self.0.weight_of(x);
+        let settings = self.0.local(weight, self.0.reduction);
+        let mut results = two(x[0].cross_entropy(x[1], &settings))?;
+        if self.0.reduction == Reduction::Mean {
+            let class = class_dim(x[0].n_dims());
+            let (ignored, classes) = (self.0.ignore_index, (class, x[0].shape()[class]));
+            let total = WeightTotal::eval("cross_entropy", x[1], weight, ignored, classes)?;
+            results.push(total.to_dtype(wide(x[0].dtype()))?);
+        }
+        Ok(results)
     }
 
     fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
@@ -140,11 +199,53 @@ impl Op for CrossEntropyLoss {
                 call_two(&Totals(settings.clone()), &operands)?
             }
         };
-        let loss = match settings.reduction {
-            Reduction::None => loss,
-            _ => LossOfTotals::of(op, &loss, settings.reduction, logits.dtype())?,
+        let of_totals =
+            |totals: &DTensor| LossOfTotals::of(op, totals, settings.reduction, logits.dtype());
+        Ok(match settings.reduction {
+            Reduction::None => [loss, log_sums].into_iter().collect(),
+            Reduction::Sum => [of_totals(&loss)?, log_sums].into_iter().collect(),
+            Reduction::Mean => {
+                let totals = loss.settled_as(op)?;
+                let total = totals.select(0, 1)?.to_dtype(wide(logits.dtype()))?;
+                [of_totals(&totals)?, log_sums, total].into_iter().collect()
+            }
+        })
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        // With the logarithms of the sums there is no need for probabilities.
+        let results = Keep::results(if self.0.weight { &[0, 1, 2] } else { &[1, 2] });
+        Some(Keep::OPERANDS.and(results))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (logits, targets) = (backward.operand(0)?, backward.operand(1)?);
+        let log_sums = backward.result(1)?;
+        let weight = self.0.weight.then(|| backward.operand(2)).transpose()?;
+        let of_logits = || {
+            let mut sum = None;
+            if backward.has_grad(0) {
+                let grad = self.0.divided(backward.grad()?, backward)?;
+                let is_divided = self.0.reduction == Reduction::Mean;
+                let of = CrossEntropyBackward { of: self.0.clone(), is_divided };
+                let operands = [&logits, &targets, &log_sums, &grad].into_iter();
+                sum = Some(call_one(&of, &operands.chain(&weight).collect::<Vec<_>>())?);
+            }
+            if backward.has_grad(1) {
+                let class = class_dim(logits.n_dims()).cast_signed();
+                let probabilities = logits.sub(&log_sums.unsqueeze(class)?)?.exp()?;
+                let more = probabilities.mul(&backward.grad_of(1)?.unsqueeze(class)?)?;
+                sum = Some(plus(sum, more)?);
+            }
+            Ok(sum)
         };
-        Ok([loss, log_sums].into_iter().collect())
+        backward.each_or_none(|operand| match (operand, &weight) {
+            (2, Some(weight)) => {
+                let of = (&logits, &targets, weight);
+                self.0.weight_gradient(of, &log_sums, backward).map(Some)
+            }
+            _ => of_logits(),
+        })
     }
 }
 
@@ -178,7 +279,14 @@ impl DTensor {
         settings: &CrossEntropy,
     ) -> Result<(DTensor, DTensor)> {
         let operands: Vec<&DTensor> = [self, targets].into_iter().chain(settings.weight).collect();
-        call_two(&CrossEntropyLoss(Settings::new(settings)), &operands)
+        let op = CrossEntropyLoss(Settings::new(settings));
+        match settings.reduction {
+            Reduction::Mean => {
+                let (loss, log_sums, _) = call_three(&op, &operands)?;
+                Ok((loss, log_sums))
+            }
+            _ => call_two(&op, &operands),
+        }
     }
 }
 

@@ -7,11 +7,9 @@ use dtensor_layout::{
 use dtensor_local::{LocalError, Tensor};
 
 use super::{
-    class_sums::along,
-    classes::Picks,
     cross_entropy::{CrossEntropy, Reduction, Settings, sample_settings, samples},
     loss_steps::{WeightTotal, class_dim, sample_letters, sample_shape},
-    steps::{letter, letters, rule, wide, widened},
+    steps::{letter, letters, rule},
 };
 use crate::{
     DTensor, Result,
@@ -22,10 +20,10 @@ use crate::{
 /// The gradient of the logits, from logits, targets, logarithms of the sums, gradient and weights. Classes may be cut;
 /// a mean over samples that are cut is one reduction of one number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct CrossEntropyBackward {
-    of: Settings,
+pub(super) struct CrossEntropyBackward {
+    pub(super) of: Settings,
     /// Whether the gradient is divided already by what the mean divides by, and in what is computed in.
-    is_divided: bool,
+    pub(super) is_divided: bool,
 }
 
 impl Op for CrossEntropyBackward {
@@ -53,48 +51,10 @@ impl Op for CrossEntropyBackward {
         let here = logits.shape().get(class).copied().unwrap_or(0);
         let n_classes = context.global_size(0, class, here);
         let held = context.operand_range(0, class, n_classes);
-        if held == (0..n_classes) && !self.is_divided {
-            let settings = self.of.local(weight, self.of.reduction);
-            return one(logits.cross_entropy_backward(targets, log_sums, grad, &settings));
-        }
-        let dtype = wide(logits.dtype());
-        let ignored = Some(self.of.ignore_index);
-        let picks = Picks::new(self.name(), targets, ignored, (class, held.clone(), n_classes))?;
-        let all = Picks::new(self.name(), targets, ignored, (class, 0..n_classes, n_classes))?;
-        let weight = weight.map(widened).transpose()?;
-        let smoothing = self.of.label_smoothing.0;
-        let even = smoothing / n_classes.max(1) as f64;
-        let own = match &weight {
-            Some(weight) => all.pick_from(weight)?,
-            None => all.is_used.to_dtype(dtype)?,
-        };
-        let sharp = own.mul_scalar(1.0 - smoothing)?;
-        let total = match &weight {
-            Some(weight) => sharp.add(&weight.sum(&[], false)?.mul_scalar(even)?)?,
-            None => sharp.add_scalar(even * n_classes as f64)?,
-        };
-        let beside = |sample: &Tensor| sample.unsqueeze(class as isize);
-        let mut grad = widened(grad)?;
-        if self.of.reduction == Reduction::Mean && !self.is_divided {
-            // Of all samples, which are not cut then.
-            grad = grad.div(&own.sum(&[], false)?)?;
-        }
-        let grad = grad.expand(targets.shape())?;
-        let softmax = widened(logits)?.sub(&beside(&widened(log_sums)?)?)?.exp()?;
-        let mut out = softmax.mul(&beside(&grad.mul(&total)?)?)?;
-        if even > 0.0 {
-            let spread = beside(&grad.mul_scalar(even)?)?;
-            out = match &weight {
-                Some(weight) => {
-                    let here = weight.narrow(0, held.start.min(n_classes), held.len())?;
-                    out.sub(&spread.mul(&along(&here, class, logits.n_dims())?)?)?
-                }
-                None => out.sub(&spread)?,
-            };
-        }
-        let at_target = picks.one_hot(class, here)?.to_dtype(dtype)?;
-        out = out.sub(&at_target.mul(&beside(&grad.mul(&sharp)?)?)?)?;
-        one(out.masked_fill(&beside(&all.is_used.logical_not()?)?, 0)?.to_dtype(logits.dtype()))
+        let reduction = if self.is_divided { Reduction::Sum } else { self.of.reduction };
+        let settings = self.of.local(weight, reduction);
+        let classes = (held, n_classes);
+        one(logits.cross_entropy_backward_part(targets, log_sums, grad, &settings, classes))
     }
 
     fn needs_offsets(&self) -> bool {
@@ -114,13 +74,9 @@ impl Op for CrossEntropyBackward {
         let weight = self.of.weight_of(operands);
         let class = class_dim(operands[0].n_dims());
         let n_classes = operands[0].shape()[class];
-        let grad = WeightTotal::divide(
-            self.name(),
-            operands[3],
-            (operands[1], weight),
-            self.of.ignore_index,
-            (class, n_classes),
-        )?;
+        let (with, ignored) = ((operands[1], weight), self.of.ignore_index);
+        let total = WeightTotal::of(self.name(), with, ignored, (class, n_classes))?;
+        let grad = WeightTotal::divide(operands[3], &total)?;
         let mut operands: Vec<&DTensor> = operands.to_vec();
         operands[3] = &grad;
         call(&CrossEntropyBackward { of: self.of.clone(), is_divided: true }, &operands)

@@ -1,16 +1,22 @@
 //! Dropout by the random numbers of the global index, the same in every layout.
 
+use std::sync::Arc;
+
 use dtensor_layout::{
-    DType,
+    DType, Layout,
     rule::{Law, Rule},
 };
 use dtensor_local::{LocalError, Tensor, random::Distribution};
 
 use crate::{
-    DTensor, Error, Result,
+    DTensor, DeviceMesh, Error, Result,
+    autograd::{Keeper, is_grad_enabled},
     dispatch::call_one,
-    op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, SampleValues, one},
-    random::{self, RandomOp},
+    op::{
+        Backward, Grads, Keep, LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample,
+        SampleValues, one,
+    },
+    random::{self, RandomOp, RandomState},
     tensor::settled_layout,
 };
 
@@ -31,6 +37,35 @@ impl Op for Dropout {
 
     fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
         one(x[0].dropout(x[1], self.p.0))
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::operands(&[1]))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        backward.first(|| call_one(self, &[&backward.grad()?, &backward.operand(1)?]))
+    }
+}
+
+/// A mask that is drawn again for a gradient, instead of kept: the state of the random numbers says which it is.
+struct DrawnMask {
+    state: RandomState,
+    layout: Layout,
+    mesh: DeviceMesh,
+    p: f64,
+}
+
+impl DrawnMask {
+    fn draw(&self) -> Result<DTensor> {
+        let distribution = Distribution::Bernoulli { probability: 1.0 - self.p };
+        random::of_layout(RandomOp::DropoutMask, &self.layout, &self.mesh, distribution)
+    }
+}
+
+impl Keeper for DrawnMask {
+    fn again(&self) -> Result<DTensor> {
+        random::with_state(self.state, || self.draw())
     }
 }
 
@@ -64,13 +99,17 @@ impl DTensor {
     }
 
     /// Which values [`dropout`](DTensor::dropout) would keep: `bool`, cut as the tensor is, each true with probability
-    /// `1 - p`.
+    /// `1 - p`. Operations keep for their gradients how to draw it again, and not the mask.
     pub fn dropout_mask(&self, p: f64) -> Result<DTensor> {
         let op = RandomOp::DropoutMask;
         let layout = settled_layout(op.name(), self.layout())?;
         let layout = layout.with_dtype(DType::Bool).map_err(Error::layout(op.name()))?;
-        let distribution = Distribution::Bernoulli { probability: 1.0 - p };
-        random::of_layout(op, &layout, self.mesh(), distribution)
+        let drawn = DrawnMask { state: random::state(), layout, mesh: self.mesh().clone(), p };
+        let mask = drawn.draw()?;
+        match is_grad_enabled() {
+            true => Ok(mask.kept_by(Arc::new(drawn))),
+            false => Ok(mask),
+        }
     }
 
     /// Dropout by a mask that [`dropout_mask`](DTensor::dropout_mask) made for this `p`. Its gradient is the same

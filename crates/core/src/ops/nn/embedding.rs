@@ -8,9 +8,11 @@ use dtensor_local::{LocalError, Tensor};
 
 use super::classes::Picks;
 use crate::{
-    DTensor, Error, Result,
+    DTensor, DeviceMesh, Error, Result, autograd,
     dispatch::{Agreement, call_one},
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, SampleValues, one},
+    op::{
+        Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, SampleValues, one,
+    },
 };
 
 /// The rows of a table. Where its rows are cut, a rank looks up those that it holds, and has zeros for the
@@ -59,6 +61,15 @@ impl Op for Embedding {
     fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
         operand == 1
     }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::operands(&[1]))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (grad, ids) = (backward.grad()?, backward.operand(1)?);
+        backward.first(|| rows_gradient(&grad, &ids, backward.layout(0), backward.mesh(0)))
+    }
 }
 
 impl Op for EmbeddingBackward {
@@ -94,6 +105,14 @@ impl Op for EmbeddingBackward {
     fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
         operand == 1
     }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::operands(&[1]))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        backward.first(|| backward.grad()?.embedding(&backward.operand(1)?))
+    }
 }
 
 impl DTensor {
@@ -113,29 +132,42 @@ impl DTensor {
     /// As [`embedding_backward`](DTensor::embedding_backward), for this table: on axes that cut its rows and on which
     /// gradient and ids are whole, every rank computes the rows that it holds, and no others. No row is sent.
     pub fn embedding_backward_like(&self, ids: &DTensor, table: &DTensor) -> Result<DTensor> {
-        let op = EmbeddingBackward { n_rows: table.shape().first().copied().unwrap_or(0) };
-        let metas = [self, ids].map(|operand| Meta::of_layout(operand.layout()));
-        let [meta] = &op.infer(&metas)?[..] else { return self.embedding_backward(ids, op.n_rows) };
-        let is_same_mesh = ids.mesh() == self.mesh() && table.mesh() == self.mesh();
-        let Some(result) = row_layout(meta, self, ids, table)?.filter(|_| is_same_mesh) else {
-            return self.embedding_backward(ids, op.n_rows);
-        };
-        let Some(coord) = self.mesh().coord() else {
-            let local = Tensor::empty(&[0], result.dtype())?;
-            return Ok(DTensor::from_parts(local, result, self.mesh().clone()));
-        };
-        let layouts = vec![self.layout().clone(), ids.layout().clone()];
-        let agreement = Agreement::of(&op, &layouts, self.mesh())?;
-        let context = LocalContext::new(layouts, vec![result.clone()], coord.to_vec());
-        let computed = op.eval(&[self.local(), ids.local()], &context);
-        let mut computed = match agreement {
-            Some(agreement) => agreement.on(computed)?,
-            None => computed?,
-        };
-        match computed.pop() {
-            Some(local) => Ok(DTensor::from_parts(local, result, self.mesh().clone())),
-            None => self.embedding_backward(ids, op.n_rows),
-        }
+        rows_gradient(self, ids, table.layout(), table.mesh())
+    }
+}
+
+/// The gradient of a table in this layout: of the rows that a rank holds, where that can be had without sending.
+fn rows_gradient(
+    grad: &DTensor,
+    ids: &DTensor,
+    table: &Layout,
+    mesh: &DeviceMesh,
+) -> Result<DTensor> {
+    let op = EmbeddingBackward { n_rows: table.global_shape().first().copied().unwrap_or(0) };
+    let metas = [grad, ids].map(|operand| Meta::of_layout(operand.layout()));
+    let [meta] = &op.infer(&metas)?[..] else { return grad.embedding_backward(ids, op.n_rows) };
+    let is_same_mesh = ids.mesh() == grad.mesh() && mesh == grad.mesh();
+    // What is remembered is an operation.
+    let is_remembered = autograd::is_recorded(&[grad]);
+    let result = row_layout(meta, grad, ids, table)?;
+    let Some(result) = result.filter(|_| is_same_mesh && !is_remembered) else {
+        return grad.embedding_backward(ids, op.n_rows);
+    };
+    let Some(coord) = mesh.coord() else {
+        let local = Tensor::empty(&[0], result.dtype())?;
+        return Ok(DTensor::from_parts(local, result, mesh.clone()));
+    };
+    let layouts = vec![grad.layout().clone(), ids.layout().clone()];
+    let agreement = Agreement::of(&op, &layouts, grad.mesh())?;
+    let context = LocalContext::new(layouts, vec![result.clone()], coord.to_vec());
+    let computed = op.eval(&[grad.local(), ids.local()], &context);
+    let mut computed = match agreement {
+        Some(agreement) => agreement.on(computed)?,
+        None => computed?,
+    };
+    match computed.pop() {
+        Some(local) => Ok(DTensor::from_parts(local, result, mesh.clone())),
+        None => grad.embedding_backward(ids, op.n_rows),
     }
 }
 
@@ -145,7 +177,7 @@ fn row_layout(
     meta: &Meta,
     grad: &DTensor,
     ids: &DTensor,
-    table: &DTensor,
+    table: &Layout,
 ) -> Result<Option<Layout>> {
     use Placement::{Partial, Replicate, Shard};
     let width = grad.n_dims().saturating_sub(1);

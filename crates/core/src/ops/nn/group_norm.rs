@@ -8,12 +8,13 @@ use dtensor_local::{LocalError, Tensor};
 
 use super::{
     moments::Normalization,
-    steps::{aligned, cuts, cuts_whole_groups, letter, letters, rule},
+    norm_second::FirstOrder,
+    steps::{aligned, cuts, cuts_whole_groups, grad_for_all, letter, letters, rule},
 };
 use crate::{
     DTensor, Result,
-    dispatch::{call_one, call_three},
-    op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one},
+    dispatch::{call, call_one, call_three},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one},
 };
 
 /// Which normalisation of `[N, C, ...]`.
@@ -122,6 +123,22 @@ impl Op for GroupNorm {
         let bias = self.bias.then(|| operands[operands.len() - 1]);
         Ok([steps.normalize(&x, &steps.moments(&x)?, weight, bias)?].into())
     }
+
+    fn keeps(&self) -> Option<Keep> {
+        // The moments are found again.
+        Some(Keep::operands(if self.norm.weight { &[0, 1] } else { &[0] }))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (x, grad) = (backward.operand(0)?, grad_for_all(self.name(), backward)?);
+        let weight = self.norm.weight.then(|| backward.operand(1)).transpose()?;
+        let operands: Vec<&DTensor> = [&x, &grad].into_iter().chain(&weight).collect();
+        let grads = call(&GroupNormBackward(self.norm.clone()), &operands)?;
+        backward.each(|operand| match operand {
+            1 if !self.norm.weight => Ok(grads[2].clone()),
+            operand => Ok(grads[operand].clone()),
+        })
+    }
 }
 
 impl Op for GroupNormBackward {
@@ -160,6 +177,17 @@ impl Op for GroupNormBackward {
         let steps = self.0.in_steps(self.name(), x.shape());
         let weight = self.0.weight.then(|| operands[2]);
         steps.backward(&x, &steps.moments(&x)?, &grad, weight)
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::OPERANDS)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (x, grad) = (backward.operand(0)?, backward.operand(1)?);
+        let weight = self.0.weight.then(|| backward.operand(2)).transpose()?;
+        let of = self.0.in_steps(self.name(), x.shape());
+        FirstOrder { of, x, grad, weight, given: None, is_eval: false }.gradient(backward)
     }
 }
 

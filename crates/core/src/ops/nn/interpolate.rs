@@ -10,7 +10,7 @@ use super::{pooling::plane_letters, steps::rule};
 use crate::{
     DTensor, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one},
 };
 
 /// The settings as attributes, and for a gradient the spatial sizes of the input.
@@ -66,6 +66,19 @@ impl Op for Resize {
             None => x[0].interpolate(&settings),
             Some(input_size) => x[0].interpolate_backward(input_size, &settings),
         })
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        // Each is the transpose of the other.
+        let input_size = match &self.input_size {
+            None => backward.shape(0).get(2..).map(SmallVec::from),
+            Some(_) => None,
+        };
+        backward.first(|| call_one(&Resize { input_size, ..self.clone() }, &[&backward.grad()?]))
     }
 }
 

@@ -9,12 +9,13 @@ use smallvec::SmallVec;
 
 use super::{
     moments::Normalization,
-    steps::{aligned, cuts, letters, rule},
+    norm_second::FirstOrder,
+    steps::{aligned, cuts, grad_for_all, letters, rule},
 };
 use crate::{
     DTensor, Result,
-    dispatch::{call_one, call_three, call_two},
-    op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one},
+    dispatch::{call, call_one, call_three, call_two},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one},
 };
 
 /// Which normalisation, over which last dims.
@@ -113,6 +114,22 @@ impl Op for LayerNorm {
         let bias = self.bias.then(|| operands[operands.len() - 1]);
         Ok([steps.normalize(&x, &steps.moments(&x)?, weight, bias)?].into())
     }
+
+    fn keeps(&self) -> Option<Keep> {
+        // The moments are found again.
+        Some(Keep::operands(if self.norm.weight { &[0, 1] } else { &[0] }))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (x, grad) = (backward.operand(0)?, grad_for_all(self.name(), backward)?);
+        let weight = self.norm.weight.then(|| backward.operand(1)).transpose()?;
+        let operands: SmallVec<[&DTensor; 3]> = [&x, &grad].into_iter().chain(&weight).collect();
+        let grads = call(&LayerNormBackward(self.norm.clone()), &operands)?;
+        backward.each(|operand| match operand {
+            1 if !self.norm.weight => Ok(grads[2].clone()),
+            operand => Ok(grads[operand].clone()),
+        })
+    }
 }
 
 impl Op for LayerNormBackward {
@@ -147,6 +164,17 @@ impl Op for LayerNormBackward {
         let steps = self.0.in_steps(self.name(), x.n_dims());
         let weight = self.0.weight.then(|| operands[2]);
         steps.backward(&x, &steps.moments(&x)?, &grad, weight)
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::OPERANDS)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (x, grad) = (backward.operand(0)?, backward.operand(1)?);
+        let weight = self.0.weight.then(|| backward.operand(2)).transpose()?;
+        let of = self.0.in_steps(self.name(), x.n_dims());
+        FirstOrder { of, x, grad, weight, given: None, is_eval: false }.gradient(backward)
     }
 }
 

@@ -47,17 +47,20 @@ pub(super) struct WeightTotal {
 }
 
 impl WeightTotal {
-    /// The gradient of a mean, divided by what the mean divides by, in what is computed in.
-    pub(super) fn divide(
+    /// Of targets and weights, on all ranks.
+    pub(super) fn of(
         op: &'static str,
-        grad: &DTensor,
         (targets, weight): (&DTensor, Option<&DTensor>),
         ignore_index: i64,
         classes: (usize, usize),
     ) -> Result<DTensor> {
         let operands: Vec<&DTensor> = [targets].into_iter().chain(weight).collect();
-        let total = call_one(&WeightTotal { of: op, ignore_index, classes }, &operands)?;
-        call_one(&Divided, &[grad, &total.settled_as(op)?])
+        call_one(&WeightTotal { of: op, ignore_index, classes }, &operands)?.settled_as(op)
+    }
+
+    /// The gradient of a mean over what that divided by, in what is computed in.
+    pub(super) fn divide(grad: &DTensor, total: &DTensor) -> Result<DTensor> {
+        call_one(&Divided, &[grad, total])
     }
 
     /// In `f64`, of the targets that are here.
@@ -97,6 +100,32 @@ impl Op for WeightTotal {
 
     fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
         operand == 0
+    }
+}
+
+/// The gradient of the weights of the classes, from targets and what each of them adds to the gradient of its class.
+pub(super) fn per_class(targets: &Targets, of_each: &DTensor, n_classes: usize) -> Result<DTensor> {
+    let of_each = of_each.masked_fill(&targets.is_ignored, 0)?;
+    of_each.unsqueeze(-1)?.embedding_backward(&targets.classes, n_classes)?.squeeze(-1)
+}
+
+/// Targets, of which some count for nothing.
+pub(super) struct Targets {
+    /// The first class where they are ignored.
+    classes: DTensor,
+    pub(super) is_ignored: DTensor,
+}
+
+impl Targets {
+    pub(super) fn new(targets: &DTensor, ignore_index: i64) -> Result<Targets> {
+        let is_ignored = targets.eq(ignore_index)?;
+        Ok(Targets { classes: targets.masked_fill(&is_ignored, 0)?, is_ignored })
+    }
+
+    /// What a tensor that has a dim of classes has at the targets.
+    pub(super) fn pick(&self, x: &DTensor) -> Result<DTensor> {
+        let class = class_dim(x.n_dims()).cast_signed();
+        x.gather(class, &self.classes.unsqueeze(class)?)?.squeeze(class)
     }
 }
 

@@ -18,6 +18,7 @@ mod layer_norm;
 mod loss_steps;
 mod moments;
 mod nll;
+mod norm_second;
 mod pooling;
 mod softmax;
 mod steps;

@@ -9,13 +9,15 @@ use dtensor_local::{LocalError, Tensor, nn};
 use super::{
     classes::Picks,
     cross_entropy::{Reduction, samples},
-    loss_steps::{LossOfTotals, WeightTotal, class_dim, sample_letters, sample_shape},
-    steps::{cuts, letter, letters, rule, widened},
+    loss_steps::{
+        LossOfTotals, Targets, WeightTotal, class_dim, per_class, sample_letters, sample_shape,
+    },
+    steps::{cuts, letter, letters, rule, stand_in, widened},
 };
 use crate::{
     DTensor, Result,
     dispatch::{call, call_one},
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, one},
 };
 
 /// The settings of [`DTensor::nll_loss`], those of `torch.nn.functional.nll_loss`.
@@ -73,6 +75,29 @@ impl Settings {
             return Ok(None);
         }
         Picks::new(op, x[1], Some(self.ignore_index), (class, held, n_classes)).map(Some)
+    }
+
+    /// The gradient of the weights, from log-probabilities with their loss, targets, its gradient, and the weights.
+    fn weight_gradient(
+        &self,
+        (x, loss): (&DTensor, &DTensor),
+        targets: &DTensor,
+        grad: &DTensor,
+        weight: &DTensor,
+    ) -> Result<DTensor> {
+        let n_classes = weight.numel();
+        let of = Targets::new(targets, self.ignore_index)?;
+        let mut of_each = of.pick(x)?.neg()?;
+        let mut grad = grad.clone();
+        if self.reduction == Reduction::Mean {
+            // The mean divides by the sum of the weights.
+            of_each = of_each.sub(loss)?;
+            let classes = (class_dim(x.n_dims()), n_classes);
+            let with = (targets, Some(weight));
+            let total = WeightTotal::of("nll_loss", with, self.ignore_index, classes)?;
+            grad = WeightTotal::divide(&grad, &total)?;
+        }
+        per_class(&of, &of_each.mul(&grad)?, n_classes)
     }
 
     /// The letters of the weights, which lie as the classes do.
@@ -139,6 +164,32 @@ impl Op for Nll {
         let totals = call_one(&Totals(self.0.clone()), operands)?;
         let dtype = operands[0].dtype();
         Ok([LossOfTotals::of(self.name(), &totals, Reduction::Mean, dtype)?].into())
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        // Only the gradient of the weights needs the values.
+        Some(match self.0.weight {
+            true => Keep::OPERANDS.and(Keep::RESULTS),
+            false => Keep::operands(&[1]),
+        })
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (targets, grad) = (backward.operand(1)?, backward.grad()?);
+        let weight = self.0.weight.then(|| backward.operand(2)).transpose()?;
+        let of = NllBackward { of: self.0.clone(), is_divided: false };
+        backward.each(|operand| match (operand, &weight) {
+            (2, Some(weight)) => {
+                let x = (&backward.operand(0)?, &backward.result(0)?);
+                self.0.weight_gradient(x, &targets, &grad, weight)
+            }
+            _ => {
+                let x = stand_in(backward, 0)?;
+                let operands: Vec<&DTensor> =
+                    [&x, &targets, &grad].into_iter().chain(&weight).collect();
+                call_one(&of, &operands)
+            }
+        })
     }
 }
 
@@ -255,16 +306,35 @@ impl Op for NllBackward {
 
     fn decompose(&self, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
         let class = class_dim(operands[0].n_dims());
-        let grad = WeightTotal::divide(
-            self.name(),
-            operands[2],
-            (operands[1], self.of.weight_of(operands)),
-            self.of.ignore_index,
-            (class, operands[0].shape()[class]),
-        )?;
+        let classes = (class, operands[0].shape()[class]);
+        let with = (operands[1], self.of.weight_of(operands));
+        let total = WeightTotal::of(self.name(), with, self.of.ignore_index, classes)?;
+        let grad = WeightTotal::divide(operands[2], &total)?;
         let mut operands: Vec<&DTensor> = operands.to_vec();
         operands[2] = &grad;
         call(&NllBackward { of: self.of.clone(), is_divided: true }, &operands)
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::operands(&[1, 2, 3]))
+    }
+
+    /// The transpose of the loss, which is linear in the log-probabilities.
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (targets, grad) = (backward.operand(1)?, backward.grad()?);
+        let weight = self.of.weight.then(|| backward.operand(3)).transpose()?;
+        let loss = || {
+            let operands: Vec<&DTensor> = [&grad, &targets].into_iter().chain(&weight).collect();
+            call_one(&Nll(self.of.clone()), &operands)
+        };
+        backward.each_or_none(|operand| match (operand, &weight) {
+            (0, _) => Ok(None),
+            (3, Some(weight)) => {
+                let of_loss = backward.operand(2)?;
+                self.of.weight_gradient((&grad, &loss()?), &targets, &of_loss, weight).map(Some)
+            }
+            _ => loss().map(Some),
+        })
     }
 }
 

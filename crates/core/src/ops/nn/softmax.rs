@@ -10,7 +10,7 @@ use super::steps::{RowMax, aligned, cuts, kept, letters, rule, widened};
 use crate::{
     DTensor, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
 };
 
 /// `softmax`, or its logarithm. Along a dim that is cut two small reductions: of the largest values, and of
@@ -54,6 +54,15 @@ impl Op for Softmax {
         let sums = call_one(&ExpSum { dim }, &[&x, &largest])?.settled_as(op)?;
         Ok([call_one(&SoftmaxOf { dim, log: self.log }, &[&x, &largest, &sums])?].into())
     }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::RESULTS)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let of = SoftmaxBackward { dim: self.dim, log: self.log };
+        backward.first(|| call_one(&of, &[&backward.result(0)?, &backward.grad()?]))
+    }
 }
 
 impl Op for SoftmaxBackward {
@@ -84,6 +93,25 @@ impl Op for SoftmaxBackward {
         let log = self.log;
         let sums = call_one(&GradSum { dim, log }, &[&y, &grad])?.settled_as(op)?;
         Ok([call_one(&GradOf { dim, log }, &[&y, &grad, &sums])?].into())
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::OPERANDS)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (y, of_y, grad) = (backward.operand(0)?, backward.operand(1)?, backward.grad()?);
+        let sum = |x: &DTensor| x.sum(&[self.dim], true);
+        backward.each(|operand| match (operand, self.log) {
+            // Which is symmetric, being the second derivative of a number.
+            (1, false) => call_one(self, &[&y, &grad]),
+            (0, false) => {
+                let first = grad.mul(&of_y.sub(&sum(&of_y.mul(&y)?)?)?)?;
+                first.sub(&of_y.mul(&sum(&grad.mul(&y)?)?)?)
+            }
+            (1, true) => grad.sub(&sum(&grad.mul(&y.exp()?)?)?),
+            _ => grad.mul(&y.exp()?)?.mul(&sum(&of_y)?.neg()?),
+        })
     }
 }
 

@@ -12,7 +12,9 @@ use smallvec::SmallVec;
 pub(super) use crate::ops::letters::{cuts, letter, rule};
 use crate::{
     DTensor, Error, Result,
-    op::{LocalContext, Meta, Number, Op, Outputs, one},
+    autograd::dual,
+    op::{Backward, LocalContext, Meta, Number, Op, Outputs, one},
+    tensor::make_layout,
 };
 
 /// Whether no axis that cuts a dim cuts one of the groups of equal size that it consists of.
@@ -79,6 +81,25 @@ pub(super) fn each(values: &[usize], n: usize) -> Sizes {
         // Of a wrong length: for the kernel to say.
         values => values.into(),
     }
+}
+
+/// The gradient of the result of an operation on an input and parameters. Where it is pending and both need gradients,
+/// it is reduced: once, instead of what becomes of it in each.
+pub(super) fn grad_for_all(op: &'static str, backward: &Backward<'_>) -> Result<DTensor> {
+    let grad = backward.grad()?;
+    match backward.needs(0) && (1..backward.n_operands()).any(|operand| backward.needs(operand)) {
+        true => grad.settled_as(op),
+        false => Ok(grad),
+    }
+}
+
+/// A tensor in the place of an operand that was not kept, for an operation that looks at its layout alone.
+pub(super) fn stand_in(backward: &Backward<'_>, operand: usize) -> Result<DTensor> {
+    let layout = dual(backward.layout(operand))?;
+    make_layout("backward", &layout, backward.mesh(operand), |part| {
+        // One element for all: it takes no memory.
+        Ok(Tensor::zeros(&[], layout.dtype())?.expand(&part.shape)?)
+    })
 }
 
 /// What kernels of this dtype compute in.

@@ -8,7 +8,7 @@ use super::addend::adds;
 use crate::{
     DTensor, Error, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one},
     ops::letters::rule,
 };
 
@@ -56,6 +56,24 @@ impl Op for Addmm {
     fn eval(&self, x: &[&Tensor], context: &LocalContext) -> Result<Outputs, LocalError> {
         let beta = if adds(context, 0) { self.beta.0 } else { 0.0 };
         one(x[0].addmm(x[1], x[2], beta, self.alpha.0))
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        // The gradient of what is added needs neither of the factors.
+        Some(Keep::others_among(&[1, 2]))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let grad = backward.grad()?;
+        let scaled = |x: DTensor, factor: Number| match factor.0 {
+            1.0 => Ok(x),
+            factor => x.mul(factor),
+        };
+        backward.each(|operand| match operand {
+            0 => scaled(grad.clone(), self.beta),
+            1 => scaled(grad.mm(&backward.operand(2)?.t()?)?, self.alpha),
+            _ => scaled(backward.operand(1)?.t()?.mm(&grad)?, self.alpha),
+        })
     }
 }
 

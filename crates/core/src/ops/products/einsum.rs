@@ -4,9 +4,9 @@ use dtensor_layout::rule::Rule;
 use dtensor_local::{LocalError, Tensor};
 
 use crate::{
-    DTensor, Result,
+    DTensor, Error, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
     ops::letters::{letter, rule},
 };
 
@@ -33,36 +33,152 @@ impl Op for Einsum {
     fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
         one(Tensor::einsum(&self.0, x))
     }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::OTHERS)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let shapes: Vec<&[usize]> =
+            (0..backward.n_operands()).map(|operand| backward.shape(operand)).collect();
+        let n_dims: Vec<usize> = shapes.iter().map(|shape| shape.len()).collect();
+        let terms = Terms::new(&self.0, &n_dims);
+        let grad = backward.grad()?;
+        backward.each(|operand| {
+            let others = (0..shapes.len()).filter(|other| *other != operand);
+            let kept: Vec<(usize, DTensor)> =
+                others.map(|other| Ok((other, backward.operand(other)?))).collect::<Result<_>>()?;
+            terms.gradient(operand, &grad, &kept, &shapes)
+        })
+    }
+}
+
+/// The terms of an equation, and its result.
+struct Terms {
+    operands: Vec<Vec<Label>>,
+    result: Vec<Label>,
+}
+
+impl Terms {
+    /// Of an equation that the kernel has found to fit operands of so many dims.
+    fn new(equation: &str, n_dims: &[usize]) -> Terms {
+        let (left, right) = match equation.split_once("->") {
+            Some((left, right)) => (left, Some(right)),
+            None => (equation, None),
+        };
+        let terms = left.split(',').zip(n_dims);
+        let terms: Vec<Vec<Label>> = terms.map(|(term, n_dims)| labels(term, *n_dims)).collect();
+        let all = || terms.iter().flatten().copied();
+        let hidden: BTreeSet<usize> = all()
+            .filter_map(|label| match label {
+                Label::Hidden(dim) => Some(dim),
+                Label::Letter(_) => None,
+            })
+            .collect();
+        let result = match right {
+            Some(term) => {
+                let n_letters = term.chars().filter(char::is_ascii_alphabetic).count();
+                let n_hidden = if term.contains("...") { hidden.len() } else { 0 };
+                labels(term, n_letters + n_hidden)
+            }
+            None => {
+                let once = |label: &Label| all().filter(|other| other == label).count() == 1;
+                let letters: BTreeSet<Label> = all()
+                    .filter(|label| matches!(label, Label::Letter(_)) && once(label))
+                    .collect();
+                hidden.iter().rev().map(|dim| Label::Hidden(*dim)).chain(letters).collect()
+            }
+        };
+        Terms { operands: terms, result }
+    }
+}
+
+impl Terms {
+    /// The gradient with respect to an operand, given that of the result, and the others by their numbers: a product of
+    /// these. It may have the size to which a dim was broadcast.
+    fn gradient(
+        &self,
+        operand: usize,
+        grad: &DTensor,
+        others: &[(usize, DTensor)],
+        shapes: &[&[usize]],
+    ) -> Result<DTensor> {
+        let mut names: BTreeMap<Label, char> = BTreeMap::new();
+        let mut letters = ('a'..='z').chain('A'..='Z');
+        for label in self.operands.iter().flatten() {
+            if !names.contains_key(label) {
+                names.insert(*label, letters.next().ok_or_else(too_many)?);
+            }
+        }
+        let term = |labels: &[Label]| -> String {
+            labels.iter().filter_map(|label| names.get(label)).collect()
+        };
+        let own = &self.operands[operand];
+        let once: Vec<Label> = unique(own);
+        let is_there = |label: &&Label| {
+            self.result.contains(label)
+                || others.iter().any(|(other, _)| self.operands[*other].contains(label))
+        };
+        let there: Vec<Label> = once.iter().filter(is_there).copied().collect();
+        let mut equation = term(&self.result);
+        for (other, _) in others {
+            equation += &format!(",{}", term(&self.operands[*other]));
+        }
+        equation += &format!("->{}", term(&there));
+        let operands: Vec<&DTensor> =
+            [grad].into_iter().chain(others.iter().map(|(_, other)| other)).collect();
+        let mut found = DTensor::einsum(&equation, &operands)?;
+        // What the operand was summed over alone is the same everywhere.
+        let sizes =
+            || self.operands.iter().zip(shapes).flat_map(|(term, sizes)| term.iter().zip(*sizes));
+        for (dim, _) in once.iter().enumerate().filter(|(_, label)| !there.contains(label)) {
+            found = found.unsqueeze(dim.cast_signed())?;
+        }
+        let size = |label: &Label| {
+            let sizes = sizes().filter(|(other, _)| *other == label).map(|(_, size)| *size);
+            sizes.max_by_key(|size| (*size != 1, *size)).unwrap_or(1)
+        };
+        let full: Vec<usize> = once.iter().map(size).collect();
+        if found.shape() != full {
+            found = found.expand(&full)?;
+        }
+        // A label that the operand has several times is on its diagonals.
+        for (dim, label) in own.iter().enumerate() {
+            let before = own[..dim].iter().position(|other| other == label);
+            if let Some(before) = before {
+                // Its dims up to here are in their places.
+                found = found.movedim(&[before.cast_signed()], &[-1])?;
+                found = found.diag_embed(0, before.cast_signed(), dim.cast_signed())?;
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn too_many() -> Error {
+    Error::Unsupported {
+        op: "einsum",
+        what: "the gradient of an equation with more than 52 dims".into(),
+        way_out: "join dims before",
+    }
+}
+
+/// Each once, in the order of their first places.
+fn unique(labels: &[Label]) -> Vec<Label> {
+    let mut unique = Vec::new();
+    for label in labels {
+        if !unique.contains(label) {
+            unique.push(*label);
+        }
+    }
+    unique
 }
 
 /// The rule of an equation that the kernel has found to fit its operands.
 fn rule_text(equation: &str, operands: &[Meta]) -> String {
-    let (left, right) = match equation.split_once("->") {
-        Some((left, right)) => (left, Some(right)),
-        None => (equation, None),
-    };
-    let terms = left.split(',').zip(operands);
-    let terms: Vec<Vec<Label>> = terms.map(|(term, meta)| labels(term, meta.n_dims())).collect();
+    let n_dims: Vec<usize> = operands.iter().map(Meta::n_dims).collect();
+    let Terms { operands: terms, result } = Terms::new(equation, &n_dims);
     let all = || terms.iter().flatten().copied();
-    let hidden: BTreeSet<usize> = all()
-        .filter_map(|label| match label {
-            Label::Hidden(dim) => Some(dim),
-            Label::Letter(_) => None,
-        })
-        .collect();
-    let result = match right {
-        Some(term) => {
-            let n_letters = term.chars().filter(char::is_ascii_alphabetic).count();
-            let n_hidden = if term.contains("...") { hidden.len() } else { 0 };
-            labels(term, n_letters + n_hidden)
-        }
-        None => {
-            let once = |label: &Label| all().filter(|other| other == label).count() == 1;
-            let letters: BTreeSet<Label> =
-                all().filter(|label| matches!(label, Label::Letter(_)) && once(label)).collect();
-            hidden.iter().rev().map(|dim| Label::Hidden(*dim)).chain(letters).collect()
-        }
-    };
     // What occurs twice in a term is a diagonal: it and its namesakes stay whole.
     let twice = |label: &Label| {
         terms.iter().any(|term| term.iter().filter(|other| *other == label).count() > 1)

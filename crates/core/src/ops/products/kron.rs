@@ -4,7 +4,7 @@ use dtensor_local::{LocalError, Tensor};
 use crate::{
     DTensor, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
     ops::letters::{letter, rule},
 };
 
@@ -38,6 +38,34 @@ impl Op for Kron {
 
     fn eval(&self, x: &[&Tensor], _: &LocalContext) -> Result<Outputs, LocalError> {
         one(x[0].kron(x[1]))
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::OTHERS)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let n_dims = backward.shape(0).len().max(backward.shape(1).len());
+        // Every dim of the result as the two that it is made of, of which those of the other operand are summed over.
+        let (mut split, mut letters, mut names) =
+            (Vec::new(), String::new(), [const { String::new() }; 2]);
+        for dim in 0..n_dims {
+            for (operand, name) in names.iter_mut().enumerate() {
+                let shape = backward.shape(operand);
+                if let Some(own) = (dim + shape.len()).checked_sub(n_dims) {
+                    let letter = letter(2 * dim + operand);
+                    split.push(shape[own].cast_signed());
+                    letters += &letter;
+                    *name += &letter;
+                }
+            }
+        }
+        let grad = backward.grad()?.reshape(&split)?;
+        backward.each(|operand| {
+            let (own, other) = (&names[operand], &names[1 - operand]);
+            let equation = format!("{letters},{other}->{own}");
+            DTensor::einsum(&equation, &[&grad, &backward.operand(1 - operand)?])
+        })
     }
 }
 

@@ -6,16 +6,26 @@ use dtensor_layout::{
 };
 use dtensor_local::{LocalError, Tensor};
 
-use super::sliding::{plane_letters, sample_shape};
+use super::{
+    backward::max_gradient,
+    sliding::{plane_letters, sample_shape},
+};
 use crate::{
     DTensor, Result,
     dispatch::{call_one, call_two},
-    op::{LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one, two},
+    op::{
+        Backward, Grads, Keep, LocalContext, Meta, Number, Op, OpRecord, Outputs, Sample, one, two,
+    },
     ops::nn::{
         moments::Sums,
         steps::{Scaled, Sizes, cuts, each, rule},
     },
 };
+
+/// The pooling to a size.
+pub(super) fn adaptive_avg(x: &DTensor, size: &[usize]) -> Result<DTensor> {
+    call_one(&AdaptiveAvg { size: size.into() }, &[x])
+}
 
 /// The means. Where a spatial dim is cut of which the result has one element, every rank sums what it has: a pending sum.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -72,6 +82,16 @@ impl Op for AdaptiveAvg {
         let means = call_one(self, &[&sums])?;
         Ok([call_one(&Scaled { divisor: Number(count), dtype: x.dtype() }, &[&means])?].into())
     }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let input = backward.shape(0);
+        let size = &input[input.len().saturating_sub(self.size.len())..];
+        backward.first(|| backward.grad()?.adaptive_avg_pool_backward(size))
+    }
 }
 
 impl Op for AdaptiveMax {
@@ -91,6 +111,14 @@ impl Op for AdaptiveMax {
             2 => x[0].adaptive_max_pool2d(&self.size),
             _ => x[0].adaptive_max_pool3d(&self.size),
         })
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::results(&[1]))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        max_gradient(backward, self.size.len())
     }
 }
 

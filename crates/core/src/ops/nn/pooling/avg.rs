@@ -10,7 +10,7 @@ use super::sliding::{Sliding, plane_letters, sample_shape};
 use crate::{
     DTensor, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, one},
     ops::nn::{
         halo::{Arranged, held},
         steps::{each, filled, rule, widened},
@@ -76,6 +76,15 @@ impl Op for AvgPooling {
             }
             Ok(out)
         })
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::NOTHING)
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let size = &backward.shape(0)[self.sliding.first(backward.shape(0).len())..];
+        backward.first(|| backward.grad()?.avg_pool_backward(size, &self.settings()))
     }
 }
 

@@ -4,13 +4,16 @@ use dtensor_layout::rule::{Law, Rule};
 use dtensor_local::{LocalError, Tensor, nn::AvgPool};
 
 use super::{
+    adaptive::adaptive_avg,
     avg::{AvgPooling, avg_pooling},
     sliding::plane_letters,
 };
 use crate::{
     DTensor, Result,
     dispatch::call_one,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, SampleValues, one},
+    op::{
+        Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, SampleValues, one,
+    },
     ops::nn::steps::{Sizes, each, letters, rule},
 };
 
@@ -61,6 +64,35 @@ impl Op for PoolBackward {
     fn may_refuse(&self, operand: usize, _: &[Meta]) -> bool {
         operand == 1
     }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(if self.of == Kind::Max { Keep::operands(&[1]) } else { Keep::NOTHING })
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        let (grad, windows) = (backward.grad()?, backward.shape(0));
+        let first = windows.len().saturating_sub(self.size.len());
+        // Each is the transpose of the pooling.
+        backward.first(|| match &self.of {
+            Kind::Avg(of) => call_one(of, &[&grad]),
+            Kind::AdaptiveAvg => adaptive_avg(&grad, &windows[first..]),
+            Kind::Max => {
+                let flat = |x: &DTensor| x.flatten(first as isize, -1);
+                let indices = flat(&backward.operand(1)?)?;
+                let is_nowhere = indices.lt(0)?;
+                let picked = flat(&grad)?.gather(-1, &indices.masked_fill(&is_nowhere, 0)?)?;
+                let sizes: Vec<isize> = windows.iter().map(|size| size.cast_signed()).collect();
+                picked.masked_fill(&is_nowhere, 0)?.reshape(&sizes)
+            }
+        })
+    }
+}
+
+/// The gradient of a pooling of the largest in planes of `n` dims, whose second result has their indices.
+pub(super) fn max_gradient(backward: &Backward<'_>, n: usize) -> Result<Grads> {
+    let input = backward.shape(0);
+    let size = &input[input.len().saturating_sub(n)..];
+    backward.first(|| backward.grad()?.max_pool_backward(&backward.result(1)?, size))
 }
 
 impl DTensor {

@@ -3,11 +3,14 @@
 use dtensor_layout::{DType, Layout, rule::Rule};
 use dtensor_local::{LocalError, Tensor, nn::MaxPool};
 
-use super::sliding::{Sliding, plane_letters, sample_shape};
+use super::{
+    backward::max_gradient,
+    sliding::{Sliding, plane_letters, sample_shape},
+};
 use crate::{
     DTensor, Result,
     dispatch::call_two,
-    op::{LocalContext, Meta, Op, OpRecord, Outputs, Sample, two},
+    op::{Backward, Grads, Keep, LocalContext, Meta, Op, OpRecord, Outputs, Sample, two},
     ops::nn::steps::{each, filled, rule},
 };
 
@@ -64,6 +67,14 @@ impl Op for MaxPooling {
             }
             Ok(results)
         })
+    }
+
+    fn keeps(&self) -> Option<Keep> {
+        Some(Keep::results(&[1]))
+    }
+
+    fn gradient(&self, backward: &Backward<'_>) -> Result<Grads> {
+        max_gradient(backward, self.0.n)
     }
 }
 
