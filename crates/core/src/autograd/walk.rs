@@ -114,10 +114,13 @@ pub fn grad(
     Ok(with_respect_to.iter().map(found).collect())
 }
 
+/// Gradients of the results of a node, as far as they have come.
+type Arrived = SmallVec<[Option<DTensor>; 1]>;
+
 struct Walk<'a> {
     options: &'a BackwardOptions,
     /// Nodes whose gradients have arrived in part, by number.
-    waiting: BTreeMap<u64, (Edge, SmallVec<[Option<DTensor>; 1]>)>,
+    waiting: BTreeMap<u64, (Edge, Arrived)>,
     found: Gradients,
     wanted: BTreeMap<(u64, usize), Option<DTensor>>,
 }
@@ -170,7 +173,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn visit(&mut self, edge: &Edge, mut grads: SmallVec<[Option<DTensor>; 1]>) -> Result<()> {
+    fn visit(&mut self, edge: &Edge, mut grads: Arrived) -> Result<()> {
         let node = &*edge.node;
         for (number, (grad, placed)) in grads.iter_mut().zip(&node.results).enumerate() {
             if let Some(arrived) = grad.take() {
@@ -225,7 +228,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn leaf(&mut self, edge: &Edge, mut grads: SmallVec<[Option<DTensor>; 1]>) -> Result<()> {
+    fn leaf(&mut self, edge: &Edge, mut grads: Arrived) -> Result<()> {
         let Some(gradient) = grads.pop().flatten() else { return Ok(()) };
         let home = dual(&edge.node.results[0].layout)?;
         let gradient = match self.options.unreduced {

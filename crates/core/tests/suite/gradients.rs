@@ -31,22 +31,22 @@ fn are_those_of_finite_differences() {
 
 #[test]
 fn are_the_same_on_two_ranks() {
-    sweep(2, &[2]);
+    sweep(2, &[2], 1);
 }
 
 #[test]
 fn are_the_same_on_three_ranks() {
-    sweep(3, &[3]);
+    sweep(3, &[3], 4);
 }
 
 #[test]
 fn are_the_same_on_four_ranks_of_which_some_have_nothing() {
-    sweep(4, &[4]);
+    sweep(4, &[4], 5);
 }
 
 #[test]
 fn are_the_same_on_two_axes() {
-    sweep(4, &[2, 2]);
+    sweep(4, &[2, 2], 7);
 }
 
 /// Every operation on floats has a gradient, or stands in the list with the reason why it has none.
@@ -100,17 +100,18 @@ fn name(sample: &Sample) -> String {
     format!("{:?} {shapes:?}", sample.op)
 }
 
+/// Every so many cases: all of them on two ranks, where a wrong formula shows; on others, where it is the layouts that
+/// matter, some of every operation.
 #[track_caller]
-fn sweep(n_ranks: usize, sizes: &[usize]) {
-    let cases: Vec<_> =
-        cases(sizes).into_iter().filter(|case| has_gradient(case.sample())).collect();
+fn sweep(n_ranks: usize, sizes: &[usize], step: usize) {
+    let cases = cases(sizes).into_iter().filter(|case| has_gradient(case.sample()));
+    let cases: Vec<_> = cases.step_by(step).collect();
     let mut alone: BTreeMap<String, Vec<Option<Dense>>> = BTreeMap::new();
     for case in &cases {
-        let key = name(case.sample());
-        if !alone.contains_key(&key) {
+        alone.entry(name(case.sample())).or_insert_with(|| {
             let found = spmd(1, |world| Ok(on_one_rank(case.sample(), &mesh(world, &[1]))));
-            alone.insert(key, found.into_iter().next().unwrap().unwrap_or_default());
-        }
+            found.into_iter().next().unwrap().unwrap_or_default()
+        });
     }
     let outcomes = spmd(n_ranks, |world| {
         let mesh = mesh(world, sizes);
