@@ -103,24 +103,60 @@ impl CommDebug {
         self.events.iter().filter(|event| event.kind == kind).count()
     }
 
+    /// Calls and bytes of every module, apart for values and gradients. What belongs to no module has the name "".
+    pub fn by_module(&self) -> BTreeMap<(&str, Phase), (usize, u128)> {
+        let mut modules: BTreeMap<(&str, Phase), (usize, u128)> = BTreeMap::new();
+        for event in &self.events {
+            let module = event.module.as_deref().unwrap_or("");
+            let of_module = modules.entry((module, event.phase)).or_default();
+            *of_module = (of_module.0 + 1, of_module.1 + event.bytes);
+        }
+        modules
+    }
+
     /// Bytes that crossed from one rank to another, over all ranks.
     pub fn bytes(&self) -> u128 {
         self.events.iter().map(|event| event.bytes).sum()
     }
 }
 
+/// Module, pass, operation and call.
+type Key<'a> = (&'a str, Phase, &'a str, &'a str);
+
+/// A table of calls by operation; by module and pass as well, if there are modules or gradients.
 impl fmt::Display for CommDebug {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut lines: BTreeMap<(&str, &str), (usize, u128)> = BTreeMap::new();
+        let is_plain = |event: &CommEvent| event.module.is_none() && event.phase == Phase::Forward;
+        let is_wide = !self.events.iter().all(is_plain);
+        let mut lines: BTreeMap<Key<'_>, (usize, u128)> = BTreeMap::new();
         for event in &self.events {
-            let line = lines.entry((event.op, event.kind.name())).or_default();
+            let module = event.module.as_deref().unwrap_or("");
+            let line = lines.entry((module, event.phase, event.op, event.kind.name())).or_default();
             *line = (line.0 + 1, line.1 + event.bytes);
         }
-        write!(f, "{:<24} {:<16} {:>8} {:>16}", "op", "call", "times", "bytes")?;
-        for ((op, kind), (calls, bytes)) in lines {
-            write!(f, "\n{op:<24} {kind:<16} {calls:>8} {bytes:>16}")?;
+        let head = ["module", "pass", "op", "call", "times", "bytes"].map(str::to_owned);
+        let line = |(key, (calls, bytes)): (&Key<'_>, &(usize, u128))| {
+            let (module, phase, op, kind) = *key;
+            let [module, op, kind] = [module, op, kind].map(str::to_owned);
+            [module, phase.to_string(), op, kind, calls.to_string(), bytes.to_string()]
+        };
+        let nothing = String::new;
+        let (calls, bytes) = (self.calls().to_string(), self.bytes().to_string());
+        let total = match is_wide {
+            true => ["total".to_owned(), nothing(), nothing(), nothing(), calls, bytes],
+            false => [nothing(), nothing(), "total".to_owned(), nothing(), calls, bytes],
+        };
+        let rows = [head].into_iter().chain(lines.iter().map(line)).chain([total]);
+        for (number, [module, pass, op, kind, calls, bytes]) in rows.enumerate() {
+            if number > 0 {
+                writeln!(f)?;
+            }
+            if is_wide {
+                write!(f, "{module:<28} {pass:<8} ")?;
+            }
+            write!(f, "{op:<24} {kind:<16} {calls:>8} {bytes:>16}")?;
         }
-        write!(f, "\n{:<24} {:<16} {:>8} {:>16}", "total", "", self.calls(), self.bytes())
+        Ok(())
     }
 }
 

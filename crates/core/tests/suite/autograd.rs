@@ -439,6 +439,11 @@ fn modules_are_known_on_the_way_back() {
             comm.events.iter().map(|event| (event.phase, event.module.as_deref())).collect();
         assert_eq!(seen[0], (Phase::Forward, Some("layers.0")));
         assert!(seen.iter().any(|(phase, _)| *phase == Phase::Backward), "{seen:?}");
+        let of_layer = comm.by_module()[&("layers.0", Phase::Forward)];
+        assert_eq!(of_layer, (1, 96), "{comm}");
+        let table = comm.to_string();
+        assert!(table.lines().nth(1).is_some_and(|line| line.contains("backward")), "{table}");
+        assert!(table.contains("\nlayers.0") && table.contains("\ntotal"), "{table}");
         let json = comm.to_json();
         assert!(
             json.contains("\"module\":\"layers.0\"") && json.contains("\"phase\":\"backward\"")
