@@ -30,6 +30,7 @@
 // The derive macro names this crate, also within it.
 extern crate self as dtensor_nn;
 
+mod context_parallel;
 mod error;
 mod fully_shard;
 pub mod init;
@@ -43,6 +44,10 @@ mod parameter;
 mod state_dict;
 mod traverse;
 
+pub use context_parallel::{
+    ContextParallel, Sequence, context_parallel_shard, context_parallel_unshard, context_plan,
+    head_tail_inverse, head_tail_order,
+};
 pub use error::{Error, Result};
 pub use fully_shard::{FullyShardOptions, fully_shard, replicate};
 pub use layers::{

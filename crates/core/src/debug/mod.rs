@@ -11,7 +11,7 @@ use std::cell::Cell;
 
 pub use anomaly::detect_anomaly;
 pub use comm::{CommDebug, CommEvent};
-pub(crate) use comm::{saw, sent};
+pub(crate) use comm::{Sending, saw, sent};
 pub use explain::{AxisRows, Explanation, RowCost, explain, explain_calls};
 pub use module::{Phase, module_scope};
 pub(crate) use module::{in_backward, in_module, module, phase};

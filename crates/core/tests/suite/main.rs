@@ -24,6 +24,7 @@ mod products;
 mod random;
 mod redistribute;
 mod reduce;
+mod ring;
 mod support;
 mod sweep;
 mod value_errors;

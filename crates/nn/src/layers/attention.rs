@@ -1,7 +1,7 @@
 use dtensor::{DTensor, DType, DeviceMesh, Result, ops::nn::Attention};
 
 use super::{Linear, Rotary};
-use crate::{Error, Forward, Module, ModuleState};
+use crate::{Error, Forward, Module, ModuleState, Sequence};
 
 /// What a [`MultiHeadAttention`] is like.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,6 +34,8 @@ pub struct MultiHeadAttention {
     config: AttentionConfig,
     #[module(skip)]
     rotary: Option<Rotary>,
+    #[module(skip)]
+    sequence: Sequence,
     state: ModuleState,
 }
 
@@ -62,8 +64,14 @@ impl MultiHeadAttention {
             wo: Linear::new(dim, dim, bias, dtype, mesh)?,
             config: *config,
             rotary,
+            sequence: Sequence::Plain,
             state: ModuleState::default(),
         })
+    }
+
+    /// How the sequence lies that it sees. [`ContextParallel`](crate::ContextParallel) sets it.
+    pub fn set_sequence(&mut self, sequence: Sequence) {
+        self.sequence = sequence;
     }
 
     /// `[batch, positions, features]` as `[batch, heads, positions, features of a head]`.
@@ -81,10 +89,14 @@ impl Forward for MultiHeadAttention {
         let mut keys = Self::by_heads(&self.wk.call(x)?, key_heads)?;
         let values = Self::by_heads(&self.wv.call(x)?, key_heads)?;
         if let Some(rotary) = &self.rotary {
-            (queries, keys) = (rotary.turn(&queries)?, rotary.turn(&keys)?);
+            let turn = |x: &DTensor| rotary.turn_in(x, self.sequence);
+            (queries, keys) = (turn(&queries)?, turn(&keys)?);
         }
         let settings = Attention { causal, scale: None };
-        let (seen, _) = queries.attention(&keys, &values, &settings)?;
+        let (seen, _) = match self.sequence {
+            Sequence::Plain => queries.attention(&keys, &values, &settings)?,
+            ring => queries.ring_attention(&keys, &values, &settings, ring.positions())?,
+        };
         self.wo.call(&seen.transpose(1, 2)?.flatten(2, 3)?)
     }
 }

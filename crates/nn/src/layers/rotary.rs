@@ -1,6 +1,6 @@
 use dtensor::{DTensor, DeviceMesh, Result, Tensor, distribute_tensor_from};
 
-use crate::init;
+use crate::{Sequence, init};
 
 /// Positions as rotations of pairs of features, by Su and others. Feature `i` is paired with feature `i + width / 2`.
 #[derive(Clone, Debug)]
@@ -28,8 +28,13 @@ impl Rotary {
 
     /// Turns `[batch, heads, positions, width]`.
     pub fn turn(&self, x: &DTensor) -> Result<DTensor> {
+        self.turn_in(x, Sequence::Plain)
+    }
+
+    /// The same for positions in another order.
+    pub fn turn_in(&self, x: &DTensor, sequence: Sequence) -> Result<DTensor> {
         let (positions, half) = (x.shape()[2], x.shape()[3] / 2);
-        let of = |table: &DTensor| table.narrow(0, 0, positions)?.to_dtype(x.dtype());
+        let of = |table: &DTensor| sequence.rows(table, positions)?.to_dtype(x.dtype());
         let (cosines, sines) = (of(&self.cosines)?, of(&self.sines)?);
         let (first, second) = (x.narrow(-1, 0, half)?, x.narrow(-1, half, half)?);
         let turned_first = first.mul(&cosines)?.sub(&second.mul(&sines)?)?;

@@ -2,7 +2,8 @@ use dtensor::{DTensor, DType, DeviceMesh, Result, checkpoint};
 
 use crate::{
     Activation, AttentionConfig, ColwiseParallel, Dropout, Embedding, Error, Forward, LayerNorm,
-    Linear, Mlp, Module, ModuleState, MultiHeadAttention, Plan, RowwiseParallel, traverse,
+    Linear, Mlp, Module, ModuleState, MultiHeadAttention, Plan, RowwiseParallel, Sequence,
+    traverse,
 };
 
 /// What a [`Gpt`] is like.
@@ -54,6 +55,8 @@ pub struct Gpt {
     pub head: Linear,
     #[module(skip)]
     config: GptConfig,
+    #[module(skip)]
+    sequence: Sequence,
     state: ModuleState,
 }
 
@@ -85,17 +88,23 @@ impl Gpt {
             lnf: LayerNorm::new(dim, true, 1e-5, dtype, mesh)?,
             head: Linear::new(dim, vocabulary, false, dtype, mesh)?,
             config: *config,
+            sequence: Sequence::Plain,
             state: ModuleState::default(),
         };
         super::init_normal(&model, 0.02)?;
         traverse::assign_names(&mut model);
         Ok(model)
     }
+
+    /// In which order positions lie. [`ContextParallel`](crate::ContextParallel) sets it, here and in the blocks.
+    pub(crate) fn set_sequence(&mut self, sequence: Sequence) {
+        self.sequence = sequence;
+    }
 }
 
 impl Forward for Gpt {
     fn forward(&self, ids: &DTensor) -> Result<DTensor> {
-        let positions = self.pos.weight.get()?.narrow(0, 0, ids.shape()[1])?;
+        let positions = self.sequence.rows(&self.pos.weight.get()?, ids.shape()[1])?;
         let mut x = self.tok.call(ids)?.add(&positions)?;
         for block in &self.layers {
             x = match self.config.recompute {

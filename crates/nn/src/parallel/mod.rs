@@ -13,6 +13,7 @@ use dtensor::DeviceMesh;
 pub use distribute::distribute_module;
 pub use prepare::{PrepareInput, PrepareInputOutput, PrepareOutput};
 pub use spot::Spot;
+pub(crate) use styles::surround;
 pub use styles::{ColwiseParallel, RowwiseParallel, SequenceParallel};
 
 use crate::{Error, Module, Result, for_each_module, module_names};

@@ -98,7 +98,7 @@ impl ParallelStyle for SequenceParallel {
 }
 
 /// Brings the operand of a module to one place, and its result to another.
-pub(super) fn surround(module: &mut dyn Module, axis: usize, input: Spot, output: Spot) {
+pub(crate) fn surround(module: &mut dyn Module, axis: usize, input: Spot, output: Spot) {
     let state = module.state_mut();
     if input != Spot::AsItIs {
         state.put_before(Arc::new(move |x| input.place(x, axis)));

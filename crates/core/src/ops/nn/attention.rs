@@ -34,13 +34,13 @@ pub struct AttentionMask<'a> {
 
 /// The settings as attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Settings {
-    causal: bool,
-    scale: Option<Number>,
+pub(super) struct Settings {
+    pub(super) causal: bool,
+    pub(super) scale: Option<Number>,
     mask: bool,
     dropout: Option<Number>,
     /// Whether heads of queries are cut beside all heads of keys, of which a rank takes those that it needs.
-    whole_keys: bool,
+    pub(super) whole_keys: bool,
 }
 
 /// The result and the logarithms of the sums, of queries, keys, values, and masks. Nothing is sent where batches or
@@ -53,7 +53,7 @@ struct Attend(Settings);
 struct AttendBackward(Settings);
 
 impl Settings {
-    fn new(settings: &Attention, masks: &AttentionMask) -> Settings {
+    pub(super) fn new(settings: &Attention, masks: &AttentionMask) -> Settings {
         Settings {
             causal: settings.causal,
             scale: settings.scale.map(Number),
@@ -102,19 +102,19 @@ impl Settings {
     }
 
     /// Whether the heads of queries are cut so that no cut of the heads of keys fits.
-    fn needs_whole_keys(&self, queries: &Layout, keys: &Layout) -> bool {
+    pub(super) fn needs_whole_keys(&self, queries: &Layout, keys: &Layout) -> bool {
         let Some(head) = queries.n_dims().checked_sub(3) else { return false };
         let (n_heads, n_key_heads) = (queries.global_shape()[head], keys.global_shape()[head]);
         let fits = cuts_whole_groups(queries, head, n_key_heads);
         !self.whole_keys && n_heads != n_key_heads && !fits
     }
 
-    fn with_whole_keys(&self) -> Settings {
+    pub(super) fn with_whole_keys(&self) -> Settings {
         Settings { whole_keys: true, ..self.clone() }
     }
 
     /// The letters of queries, keys, values, result and logarithms, and of the masks with a comma before each.
-    fn letters(&self, operands: &[Meta], n_plain: usize, wide_values: bool) -> Letters {
+    pub(super) fn letters(&self, operands: &[Meta], n_plain: usize, wide_values: bool) -> Letters {
         let n_dims = operands[0].n_dims();
         let (head, new) = (n_dims - 3, |number| letter(n_dims + number));
         let batch = letters(0..head, |_| false);
@@ -227,14 +227,14 @@ impl Settings {
     }
 }
 
-struct Letters {
-    queries: String,
-    keys: String,
-    values: String,
-    result: String,
-    log_sums: String,
-    masks: String,
-    sizes: String,
+pub(super) struct Letters {
+    pub(super) queries: String,
+    pub(super) keys: String,
+    pub(super) values: String,
+    pub(super) result: String,
+    pub(super) log_sums: String,
+    pub(super) masks: String,
+    pub(super) sizes: String,
 }
 
 /// What the kernel of a rank is given beside its queries.
@@ -257,7 +257,11 @@ impl Local {
 }
 
 /// For every head of queries that is held its head of keys.
-fn key_heads(x: &[&Tensor], context: &LocalContext, head: usize) -> Result<Tensor, LocalError> {
+pub(super) fn key_heads(
+    x: &[&Tensor],
+    context: &LocalContext,
+    head: usize,
+) -> Result<Tensor, LocalError> {
     let n_heads = context.global_size(0, head, x[0].shape()[head]);
     let group = n_heads / x[1].shape()[head].max(1);
     let heads = context.operand_range(0, head, n_heads);
@@ -509,7 +513,12 @@ fn masked_samples<O: Op>(op: fn(Settings) -> O, is_backward: bool) -> Vec<Sample
 }
 
 /// With the shapes of results and gradient, if there are any.
-fn sample_of(op: impl Op, shapes: &[&[usize]; 3], is_backward: bool, masks: &[&[usize]]) -> Sample {
+pub(super) fn sample_of(
+    op: impl Op,
+    shapes: &[&[usize]; 3],
+    is_backward: bool,
+    masks: &[&[usize]],
+) -> Sample {
     let sums = &shapes[0][..shapes[0].len() - 1];
     let out = [sums, &shapes[2][shapes[2].len() - 1..]].concat();
     let results: &[&[usize]] = if is_backward { &[&out, sums, &out] } else { &[] };

@@ -20,6 +20,7 @@ mod moments;
 mod nll;
 mod norm_second;
 mod pooling;
+mod ring_attention;
 mod softmax;
 mod steps;
 
@@ -30,6 +31,7 @@ pub use cross_entropy::{CrossEntropy, Reduction};
 pub use interpolate::{Interpolate, InterpolateMode, InterpolateSize};
 pub use nll::NllLoss;
 pub use pooling::{AvgPool, MaxPool};
+pub use ring_attention::Positions;
 
 use crate::op::OpRecord;
 
@@ -43,6 +45,7 @@ pub(super) const RECORDS: &[&[OpRecord]] = &[
     cross_entropy_backward::RECORDS,
     nll::RECORDS,
     attention::RECORDS,
+    ring_attention::RECORDS,
     dropout::RECORDS,
     conv::RECORDS,
     conv_backward::RECORDS,
