@@ -67,7 +67,7 @@ pub use autograd::{
 };
 pub use debug::{
     AxisRows, CommDebug, CommEvent, Explanation, Phase, RowCost, detect_anomaly, explain,
-    explain_calls, module_scope, visualize_sharding, visualize_sharding_svg,
+    explain_calls, module_scope, phase, visualize_sharding, visualize_sharding_svg,
 };
 pub use dispatch::{CacheStats, RuleReplacement, cache_stats, call, clear_cache, replace_rule};
 pub use dtensor_comm::{CommError, Group, RunError, Runner, World, WorldKind, run};

@@ -62,6 +62,18 @@ pub enum Error {
         /// Where it is.
         have: Placement,
     },
+    /// A parameter on another mesh than the one that was named.
+    #[error(
+        "`{name}` is on mesh {own}, not on {mesh}; make the model on the mesh that is given here"
+    )]
+    OtherMesh {
+        /// Of the parameter.
+        name: String,
+        /// Its mesh.
+        own: String,
+        /// The one that was named.
+        mesh: String,
+    },
     /// A setting that makes no sense.
     #[error("{what} is {got}; {want}")]
     BadSetting {
@@ -72,15 +84,15 @@ pub enum Error {
         /// What it should be.
         want: &'static str,
     },
-    /// A loss that is no number.
-    #[error(
-        "the loss of step {step} is {loss}; lower the learning rate, or look for the cause with --detect-anomaly"
-    )]
+    /// A loss or a gradient that is no number.
+    #[error("the {what} of step {step} is {value}; lower the learning rate")]
     NotFinite {
+        /// What is no number.
+        what: &'static str,
         /// The step.
         step: u64,
-        /// The loss.
-        loss: f64,
+        /// What it is.
+        value: f64,
     },
     /// A file that cannot be read or written.
     #[error("{path}: {why}")]

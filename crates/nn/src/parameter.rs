@@ -61,6 +61,7 @@ impl Parameter {
 
     /// Whether it is learnt from now on.
     pub fn set_learnt(&self, learnt: bool) -> Result<()> {
+        self.forget()?;
         let mut value = self.lock();
         *value = if learnt { value.requires_grad()? } else { value.detach() };
         Ok(())
@@ -71,6 +72,13 @@ impl Parameter {
         self.forget()?;
         let mut own = self.lock();
         *own = if own.needs_grad() { value.requires_grad()? } else { value.detach() };
+        Ok(())
+    }
+
+    /// The value that it had before.
+    pub(crate) fn restore(&self, value: &DTensor) -> Result<()> {
+        self.forget()?;
+        *self.lock() = value.clone();
         Ok(())
     }
 

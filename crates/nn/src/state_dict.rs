@@ -1,11 +1,14 @@
 //! Parameters by name, and files of them.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use dtensor::{DTensor, DType, LocalError, Placement, Tensor, distribute_tensor_from};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
-use crate::{Error, Module, Parameter, Result, named_parameters};
+use crate::{Error, Module, Parameter, Result, named_parameters, traverse};
 
 /// Values of parameters by name.
 pub type StateDict = BTreeMap<String, DTensor>;
@@ -24,27 +27,37 @@ pub fn load_state_dict(module: &dyn Module, values: &StateDict, strict: bool) ->
     for (name, parameter) in &parameters {
         let own = parameter.value();
         let Some(value) = values.get(name) else { return Err(missing(name, values.keys())) };
-        if value.shape() != own.shape() {
-            let (got, want) = (value.shape().to_vec(), own.shape().to_vec());
-            return Err(Error::Misshapen { name: name.clone(), got, want });
-        }
-        let value = value.to_dtype(own.dtype())?;
-        let value = match value.mesh() == own.mesh() {
-            true => value.redistribute_layout(own.layout())?,
-            false => value
-                .redistribute_to(own.mesh(), own.placements())?
-                .redistribute_layout(own.layout())?,
-        };
-        loaded.push((parameter, value));
+        loaded.push((parameter, placed_as(name, value, &own)?));
     }
-    let is_known = |name: &&String| parameters.iter().any(|(known, _)| known == *name);
-    if let Some(name) = values.keys().find(|name| strict && !is_known(name)) {
-        return Err(Error::Unexpected { name: name.clone() });
+    if strict {
+        // Of a parameter that several modules share, every name is known.
+        let mut known = BTreeSet::new();
+        traverse::walk(module, "", &mut |name, _| {
+            known.insert(name.to_owned());
+            true
+        });
+        if let Some(name) = values.keys().find(|name| !known.contains(*name)) {
+            return Err(Error::Unexpected { name: name.clone() });
+        }
     }
     for (parameter, value) in loaded {
         parameter.set(&value)?;
     }
     Ok(())
+}
+
+/// A value in the dtype and in the layout of another, on its mesh.
+pub(crate) fn placed_as(name: &str, value: &DTensor, own: &DTensor) -> Result<DTensor> {
+    if value.shape() != own.shape() {
+        let (got, want) = (value.shape().to_vec(), own.shape().to_vec());
+        return Err(Error::Misshapen { name: name.to_owned(), got, want });
+    }
+    let value = value.detach().to_dtype(own.dtype())?;
+    let value = match value.mesh() == own.mesh() {
+        true => value,
+        false => value.redistribute_to(own.mesh(), own.placements())?,
+    };
+    Ok(value.redistribute_layout(own.layout())?)
 }
 
 /// The tensors of a safetensors file, whole. Every rank reads it.
@@ -121,7 +134,7 @@ pub fn load_tensors(module: &dyn Module, tensors: &BTreeMap<String, Tensor>) -> 
     load_state_dict(module, &placed_like(module, tensors)?, false)
 }
 
-fn missing<'a>(name: &str, there: impl Iterator<Item = &'a String>) -> Error {
+pub(crate) fn missing<'a>(name: &str, there: impl Iterator<Item = &'a String>) -> Error {
     let common = |other: &&String| {
         name.bytes().rev().zip(other.bytes().rev()).take_while(|(a, b)| a == b).count()
     };

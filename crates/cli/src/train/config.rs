@@ -240,6 +240,7 @@ impl Config {
     /// What can be known to be wrong before anything is started.
     fn check(&self) -> Result<()> {
         let at_least_one = [
+            ("--layers", self.layers),
             ("--dim", self.dim),
             ("--heads", self.heads),
             ("--seq", self.seq),
@@ -251,11 +252,13 @@ impl Config {
                 return Err(Error::usage(format!("{name} is 0")).with_hint("give at least 1"));
             }
         }
-        if self.golden.is_none() && self.dim % self.heads != 0 {
+        if self.golden.is_none() && !self.dim.is_multiple_of(self.heads) {
             let message = format!("--dim {} cannot be divided into {} heads", self.dim, self.heads);
             return Err(Error::usage(message).with_hint("choose --heads that divide --dim"));
         }
-        if self.golden.is_none() && self.model == ModelKind::Llama && self.dim / self.heads % 2 != 0
+        if self.golden.is_none()
+            && self.model == ModelKind::Llama
+            && !(self.dim / self.heads).is_multiple_of(2)
         {
             let message =
                 format!("heads of {} features have no pairs to turn", self.dim / self.heads);
@@ -263,7 +266,7 @@ impl Config {
                 Error::usage(message).with_hint("choose --dim and --heads so that it is even")
             );
         }
-        if self.batch % self.accumulate != 0 {
+        if !self.batch.is_multiple_of(self.accumulate) {
             let message = format!(
                 "--batch {} cannot be computed in {} equal parts",
                 self.batch, self.accumulate
@@ -276,6 +279,10 @@ impl Config {
                     Error::usage(format!("{name} is {value}")).with_hint("give a number above 0")
                 );
             }
+        }
+        if !(self.weight_decay.is_finite() && self.weight_decay >= 0.0) {
+            let message = format!("--weight-decay is {}", self.weight_decay);
+            return Err(Error::usage(message).with_hint("give 0 or a number above it"));
         }
         if !(0.0..1.0).contains(&self.dropout) {
             let message = format!("--dropout is {}", self.dropout);

@@ -1,6 +1,6 @@
 //! Texts.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, ops::Range, path::Path};
 
 use dtensor::{DTensor, DType, DeviceMesh, Placement, Tensor, distribute_tensor_from};
 
@@ -47,20 +47,22 @@ impl Text {
         usize::try_from(token).ok().and_then(|at| self.characters.get(at)).copied().unwrap_or('?')
     }
 
-    /// The batch of a step: tokens and those that follow each, the same for every mesh.
+    /// Some rows of the batch of a step: tokens and those that follow each, the same for every mesh.
     pub fn batch(
         &self,
         step: u64,
         seed: u64,
-        (batch, seq): (usize, usize),
+        rows: Range<usize>,
+        seq: usize,
         mesh: &DeviceMesh,
         placements: &[Placement],
     ) -> dtensor::Result<(DTensor, DTensor)> {
         let last = (self.tokens.len() - seq - 1) as u64;
+        let batch = rows.len();
         let mut inputs = Vec::with_capacity(batch * seq);
         let mut targets = Vec::with_capacity(batch * seq);
-        for row in 0..batch as u64 {
-            let start = (mixed(seed, step, row) % (last + 1)) as usize;
+        for row in rows {
+            let start = (mixed(seed, step, row as u64) % (last + 1)) as usize;
             inputs.extend_from_slice(&self.tokens[start..start + seq]);
             targets.extend_from_slice(&self.tokens[start + 1..=start + seq]);
         }

@@ -54,10 +54,10 @@ pub fn run(config: &Config, directory: &Path) -> Result<()> {
     let known = Known::read(config, directory)?;
     let runner = Runner::new().ranks(config.mesh.size());
     let replayed = runner.run(|world| replay(world, &known));
-    let replayed = replayed.map_err(|error| Error::failure(error.to_string()))?;
+    let replayed = replayed.map_err(|error| super::readable(&error))?;
     let Some(Some(replayed)) = replayed.into_iter().next() else { return Ok(()) };
     let mut out = Out::new();
-    let difference = |(a, b): (f64, f64)| ((a - b) / b).abs();
+    let difference = |(a, b): (f64, f64)| no_nan(((a - b) / b).abs());
     let (mut of_losses, mut of_norms) = (0.0_f64, 0.0_f64);
     for (step, (loss, norm)) in replayed.steps.iter().enumerate() {
         of_losses = of_losses.max(difference((*loss, known.losses[step])));
@@ -178,6 +178,11 @@ fn largest_entry(tensor: &Tensor) -> Result<f64, dtensor::LocalError> {
     tensor.to_dtype(DType::F64)?.abs()?.amax(&[], false)?.item::<f64>()
 }
 
+/// What is no number is as wrong as can be, and must not be overlooked by a comparison.
+fn no_nan(difference: f64) -> f64 {
+    if difference.is_nan() { f64::INFINITY } else { difference }
+}
+
 /// The run has its blocks flat; here attention and products are modules.
 fn renamed(tensors: BTreeMap<String, Tensor>) -> BTreeMap<String, Tensor> {
     let name = |name: String| {
@@ -255,9 +260,8 @@ fn largest_difference(
         let got = got.full_tensor()?;
         let part = || {
             let off = got.to_dtype(DType::F64)?.sub(&want.to_dtype(DType::F64)?)?;
-            Ok::<_, dtensor::LocalError>(
-                largest_entry(&off)? / largest_entry(want)?.max(f64::MIN_POSITIVE),
-            )
+            let part = largest_entry(&off)? / largest_entry(want)?.max(f64::MIN_POSITIVE);
+            Ok::<_, dtensor::LocalError>(no_nan(part))
         };
         let part = part().map_err(dtensor::Error::from)?;
         if part > worst.part && !known.without_gradient.contains(&name) {

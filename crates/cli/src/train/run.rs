@@ -1,6 +1,9 @@
 //! A run from a text to a model.
 
-use std::time::Instant;
+use std::{
+    io::{self, Write as _},
+    time::Instant,
+};
 
 use dtensor::{
     CommDebug, DeviceMesh, Placement, Runner, Tensor, World, WorldKind, detect_anomaly,
@@ -42,10 +45,13 @@ struct Ended {
 
 pub fn run(config: &Config) -> Result<()> {
     let text = Text::new(config.data.as_deref(), config.seq)?;
+    if let Some(directory) = &config.resume {
+        save::find(directory).map_err(|error| Error::usage(format!("--resume {error}")))?;
+    }
     stop::listen();
     let runner = Runner::new().ranks(config.mesh.size());
     let ended = runner.run(|world| train(world, config, &text));
-    let ended = ended.map_err(|error| Error::failure(error.to_string()))?;
+    let ended = ended.map_err(|error| super::readable(&error))?;
     let Some(Some(ended)) = ended.into_iter().next() else { return Ok(()) };
     if let (Some(path), Some(trace)) = (&config.profile, &ended.trace) {
         std::fs::write(path, trace)
@@ -54,7 +60,16 @@ pub fn run(config: &Config) -> Result<()> {
     let picture = config.out.join("loss.svg");
     std::fs::write(&picture, curve::svg(&ended.losses))
         .map_err(|error| Error::failure(format!("{}: {error}", picture.display())))?;
+    let stopped = format!(
+        "Stopped after step {}; --resume {} goes on.",
+        ended.losses.len(),
+        config.out.display()
+    );
     if config.json {
+        if ended.interrupted {
+            // Beside the lines, which are all JSON. Where nobody listens there is nobody to tell.
+            let _ = writeln!(io::stderr(), "{stopped}");
+        }
         return Ok(());
     }
     let mut out = Out::new();
@@ -71,11 +86,7 @@ pub fn run(config: &Config) -> Result<()> {
         config.out.display()
     ))?;
     if ended.interrupted {
-        let steps = ended.losses.len();
-        out.line(&format!(
-            "Stopped after step {steps}; --resume {} goes on.",
-            config.out.display()
-        ))?;
+        out.line(&stopped)?;
     }
     Ok(())
 }
@@ -109,8 +120,11 @@ fn train(world: &World, config: &Config, text: &Text) -> dtensor_nn::Result<Opti
         });
         let outcome = outcome?;
         let took = began.elapsed();
-        if !outcome.loss.is_finite() {
-            return Err(dtensor_nn::Error::NotFinite { step: place.step, loss: outcome.loss });
+        for (what, value) in [("loss", outcome.loss), ("length of the gradient", outcome.grad_norm)]
+        {
+            if !value.is_finite() {
+                return Err(dtensor_nn::Error::NotFinite { what, step: place.step, value });
+            }
         }
         let line = StepLine {
             step: place.step,

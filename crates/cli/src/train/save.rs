@@ -1,6 +1,9 @@
 //! Checkpoints of a run: what is learnt, what the optimizer remembers, and where the run is.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use dtensor::{World, random};
 use dtensor_nn::{
@@ -48,8 +51,9 @@ pub fn write(directory: &Path, trainer: &Trainer, place: &Place, world: &World) 
         });
         let path = new.join(RUN);
         fs::write(&path, run.to_string()).map_err(file(&path))?;
-        let _ = fs::remove_dir_all(&old);
+        // What a run that was killed between two renamings has left is the only whole one, until the new one is there.
         if whole.exists() {
+            let _ = fs::remove_dir_all(&old);
             fs::rename(&whole, &old).map_err(file(&whole))?;
         }
         fs::rename(&new, &whole).map_err(file(&new))?;
@@ -58,10 +62,19 @@ pub fn write(directory: &Path, trainer: &Trainer, place: &Place, world: &World) 
     Ok(())
 }
 
+/// Where the checkpoint in a directory is.
+pub fn find(directory: &Path) -> Result<PathBuf> {
+    let places = [directory.join("checkpoint"), directory.join("checkpoint.old"), directory.into()];
+    let found = places.into_iter().find(|place| place.join(RUN).is_file());
+    found.ok_or_else(|| Error::File {
+        path: directory.display().to_string(),
+        why: "there is no checkpoint".to_owned(),
+    })
+}
+
 /// Goes on from the checkpoint in a directory, in the layouts of the trainer.
 pub fn read(directory: &Path, trainer: &mut Trainer) -> Result<Place> {
-    let inner = directory.join("checkpoint");
-    let directory = if inner.is_dir() { inner } else { directory.to_owned() };
+    let directory = find(directory)?;
     let path = directory.join(RUN);
     let broken = |why: String| Error::File { path: path.display().to_string(), why };
     let text = fs::read_to_string(&path).map_err(|error| broken(error.to_string()))?;

@@ -45,13 +45,13 @@ impl Trainer {
         schedule: &dyn Schedule,
     ) -> dtensor_nn::Result<Outcome> {
         schedule.apply(step, &mut self.optimizer);
-        let sizes = (config.batch / config.accumulate, config.seq);
+        let rows = config.batch / config.accumulate;
         let mut gradients = Gradients::default();
         let mut loss_sum = 0.0;
         for part in 0..config.accumulate {
-            let number = step * config.accumulate as u64 + part as u64;
+            let rows = part * rows..(part + 1) * rows;
             let (tokens, targets) =
-                text.batch(number, config.seed, sizes, &self.mesh, &self.placements)?;
+                text.batch(step, config.seed, rows, config.seq, &self.mesh, &self.placements)?;
             let loss = self.loss(&tokens, &targets)?;
             loss_sum += f64::from(loss.item::<f32>()?);
             let share = loss.div(config.accumulate as f64)?;

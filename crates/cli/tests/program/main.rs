@@ -8,3 +8,4 @@ mod layout;
 mod ops;
 mod plan;
 mod support;
+mod train;

@@ -110,6 +110,12 @@ pub(super) struct Kept {
     pub(super) results: SmallVec<[Option<DTensor>; 1]>,
 }
 
+impl Kept {
+    pub(super) fn is_empty(&self) -> bool {
+        self.operands.iter().all(Option::is_none) && self.results.iter().all(Option::is_none)
+    }
+}
+
 impl Saved {
     pub(super) fn of(tensor: &DTensor) -> Saved {
         match tensor.keeper() {

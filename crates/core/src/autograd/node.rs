@@ -191,7 +191,8 @@ impl Node {
     /// What it kept: taken, unless the graph is to be walked again.
     pub(super) fn kept(&self, retain: bool) -> Result<KeptRef<'_>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        match retain {
+        // Where nothing is kept there is nothing to free, and a second walk finds what the first did.
+        match retain || kept.as_ref().is_some_and(Kept::is_empty) {
             true if kept.is_some() => Ok(KeptRef::Shared(kept)),
             _ => kept.take().map(KeptRef::Own).ok_or(Error::GraphFreed { op: self.name() }),
         }

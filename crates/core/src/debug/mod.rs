@@ -13,8 +13,8 @@ pub use anomaly::detect_anomaly;
 pub use comm::{CommDebug, CommEvent};
 pub(crate) use comm::{Sending, saw, sent};
 pub use explain::{AxisRows, Explanation, RowCost, explain, explain_calls};
-pub use module::{Phase, module_scope};
-pub(crate) use module::{in_backward, in_module, module, phase};
+pub use module::{Phase, module_scope, phase};
+pub(crate) use module::{in_backward, in_module, module};
 pub use visualize::{visualize_sharding, visualize_sharding_svg};
 
 use crate::{DTensor, Result, op::Op};

@@ -64,7 +64,8 @@ pub(crate) fn in_module<T>(module: Option<Arc<str>>, body: impl FnOnce() -> T) -
     body()
 }
 
-pub(crate) fn phase() -> Phase {
+/// Whether the program computes at present, or walks back. What is computed again on the way back belongs to the way back.
+pub fn phase() -> Phase {
     PHASE.get()
 }
 

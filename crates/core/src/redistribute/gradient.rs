@@ -29,7 +29,9 @@ impl Step for Moved {
             grad = grad.redistribute_to(backward.mesh(0), placements.placements())?;
         }
         let is_sent = !backward.is_unreduced();
-        let dtype = self.backward_dtype.filter(|dtype| is_sent && *dtype != grad.dtype());
+        // A gradient that has the dtype already is sent in it, too, and not in that of what was brought here.
+        let differs = |dtype: &DType| *dtype != grad.dtype() || *dtype != home.dtype();
+        let dtype = self.backward_dtype.filter(|dtype| is_sent && differs(dtype));
         if let Some(dtype) = dtype {
             grad = aligned(grad.cast_as_it_lies(self.op, dtype)?, home)?;
         }

@@ -5,7 +5,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
-use dtensor::{DTensor, Keeper, PendingDTensor, Placement, RedistributeOptions, Result};
+use dtensor::{
+    DTensor, Keeper, PendingDTensor, Phase, Placement, RedistributeOptions, Result, phase,
+};
 
 use super::Unit;
 
@@ -79,8 +81,12 @@ impl Gather {
         self.unit.upgrade().map(|unit| unit.redistribute_options()).unwrap_or_default()
     }
 
-    /// Gradients keep a ticket, with which it is gathered again, instead of the whole.
+    /// Gradients keep a ticket, with which it is gathered again, instead of the whole. Not what is computed again on the
+    /// way back, whose gradients come next.
     fn with_ticket(&self, value: &DTensor, whole: DTensor) -> DTensor {
+        if phase() == Phase::Backward {
+            return whole;
+        }
         let Some(unit) = self.unit.upgrade().filter(|unit| unit.reshards()) else { return whole };
         if whole.layout() == value.layout() {
             return whole;

@@ -25,7 +25,7 @@ pub struct FullyShardOptions {
     pub prefetch: bool,
     /// What parameters are gathered in and computed with, if not their own dtype. Operands are cast to it.
     pub param_dtype: Option<DType>,
-    /// What gradients are reduced in, if not the dtype in which they arrive.
+    /// What gradients are reduced in, if not the dtype of the parameters.
     pub reduce_dtype: Option<DType>,
     /// What the result of the module is cast to.
     pub output_dtype: Option<DType>,
@@ -90,8 +90,8 @@ pub fn fully_shard(module: &mut dyn Module, axis: &str, options: &FullyShardOpti
     shard(module, axis, options, true)
 }
 
-/// Data parallel on the same machinery: parameters stay copies on the axis; dtypes as in `options`. Their gradients are
-/// reduced once, over all ranks of the axis.
+/// Data parallel on the same machinery: parameters stay as they are; dtypes as in `options`. Gradients of copies are reduced
+/// once, over all ranks of the axis.
 pub fn replicate(module: &mut dyn Module, axis: &str, options: &FullyShardOptions) -> Result<()> {
     shard(module, axis, options, false)
 }
@@ -102,13 +102,17 @@ fn shard(
     options: &FullyShardOptions,
     cuts: bool,
 ) -> Result<()> {
+    if module.state().unit().is_some() {
+        let want = "fully_shard and replicate are for modules that are not";
+        return Err(Error::bad("the module", "gathered already", want));
+    }
     let own = own_parameters(module);
     let mut gathers = Vec::with_capacity(own.len());
     for (name, parameter) in &own {
         let value = parameter.value();
         let axis_index = value.mesh().axis_index(axis)?;
         let have = value.placements()[axis_index];
-        if have != Placement::Replicate {
+        if cuts && have != Placement::Replicate {
             return Err(Error::AlreadyCut { name: name.clone(), axis: axis.to_owned(), have });
         }
         let whole = value.placements().to_vec();

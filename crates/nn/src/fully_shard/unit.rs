@@ -1,8 +1,11 @@
 //! A module whose parameters are gathered together.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, Weak,
+    atomic::{AtomicBool, Ordering},
+};
 
-use dtensor::{DTensor, RedistributeOptions, Result};
+use dtensor::{DTensor, Phase, RedistributeOptions, Result, is_grad_enabled, phase};
 
 use super::{FullyShardOptions, gather::Ticket};
 use crate::{Member, Module, Parameter, traverse};
@@ -14,6 +17,8 @@ pub(crate) struct Unit {
     neighbours: Mutex<Neighbours>,
     /// What gradients keep of the parameters since the last call.
     tickets: Mutex<Vec<Weak<Ticket>>>,
+    /// Whether nothing was kept when the module ran last: it runs once more on the way back.
+    runs_again: AtomicBool,
 }
 
 /// The units that run before and after this one.
@@ -30,6 +35,7 @@ impl Unit {
             options: options.clone(),
             neighbours: Mutex::default(),
             tickets: Mutex::default(),
+            runs_again: AtomicBool::new(false),
         })
     }
 
@@ -52,10 +58,7 @@ impl Unit {
         }
         lock(&self.tickets).clear();
         self.start()?;
-        let next = lock(&self.neighbours).next.upgrade();
-        if let Some(next) = next.filter(|_| self.options.prefetch) {
-            next.start()?;
-        }
+        self.start_following()?;
         for parameter in &self.parameters {
             if let Some(gather) = &mut *parameter.gather() {
                 gather.open();
@@ -82,6 +85,21 @@ impl Unit {
             }
         }
         Ok(())
+    }
+
+    /// Begins to gather the parameters of the unit that runs after this one, which on the way back is the one before it.
+    fn start_following(&self) -> Result<()> {
+        let following = match phase() {
+            Phase::Forward => {
+                self.runs_again.store(!is_grad_enabled(), Ordering::Relaxed);
+                lock(&self.neighbours).next.upgrade()
+            }
+            Phase::Backward => {
+                let previous = lock(&self.neighbours).previous.upgrade();
+                previous.filter(|previous| previous.runs_again.load(Ordering::Relaxed))
+            }
+        };
+        following.filter(|_| self.options.prefetch).map_or(Ok(()), |following| following.start())
     }
 
     /// Begins to gather again what the gradients of the unit before this one need.

@@ -84,7 +84,14 @@ impl MultiHeadAttention {
 
 impl Forward for MultiHeadAttention {
     fn forward(&self, x: &DTensor) -> Result<DTensor> {
-        let AttentionConfig { heads, key_heads, causal, .. } = self.config;
+        let AttentionConfig { dim, heads, key_heads, causal, .. } = self.config;
+        if x.n_dims() != 3 || x.shape()[2] != dim {
+            return Err(dtensor::Error::Unsupported {
+                op: "MultiHeadAttention",
+                what: format!("an operand of shape {:?}", x.shape()).into(),
+                way_out: "give [batch, positions, features], with the features of the layer",
+            });
+        }
         let mut queries = Self::by_heads(&self.wq.call(x)?, heads)?;
         let mut keys = Self::by_heads(&self.wk.call(x)?, key_heads)?;
         let values = Self::by_heads(&self.wv.call(x)?, key_heads)?;

@@ -104,6 +104,7 @@ impl Gpt {
 
 impl Forward for Gpt {
     fn forward(&self, ids: &DTensor) -> Result<DTensor> {
+        super::check_tokens("Gpt", ids, self.config.sequence)?;
         let positions = self.sequence.rows(&self.pos.weight.get()?, ids.shape()[1])?;
         let mut x = self.tok.call(ids)?.add(&positions)?;
         for block in &self.layers {

@@ -97,6 +97,7 @@ impl Llama {
 
 impl Forward for Llama {
     fn forward(&self, ids: &DTensor) -> Result<DTensor> {
+        super::check_tokens("Llama", ids, self.config.sequence)?;
         let mut x = self.tok.call(ids)?;
         for block in &self.layers {
             x = match self.config.recompute {

@@ -73,6 +73,12 @@ impl Adam {
     pub fn betas(self, beta1: f64, beta2: f64) -> Adam {
         Adam(self.0.betas(beta1, beta2))
     }
+
+    /// With this added to the root of the second mean.
+    #[must_use]
+    pub fn eps(self, eps: f64) -> Adam {
+        Adam(self.0.eps(eps))
+    }
 }
 
 impl Optimizer for Adam {

@@ -18,7 +18,7 @@ pub use scaler::GradScaler;
 pub use schedule::{Constant, Cosine, Linear, Schedule, WarmUp};
 pub use sgd::Sgd;
 
-use crate::{Parameter, Result, StateDict};
+use crate::{Parameter, Result, StateDict, state_dict};
 
 /// What changes parameters by their gradients.
 pub trait Optimizer {
@@ -32,10 +32,11 @@ pub trait Optimizer {
     fn scale_learning_rate(&mut self, factor: f64);
 
     /// What it remembers, in the layouts of the parameters: by the number of the parameter and the name of the value, as
-    /// `3.exp_avg`, and the number of steps as `step`.
+    /// `3.exp_avg`, and the number of its steps as `3.step`.
     fn state_dict(&self) -> Result<StateDict>;
 
-    /// Goes on from what [`state_dict`](Optimizer::state_dict) gave, in whatever layouts.
+    /// Goes on from what [`state_dict`](Optimizer::state_dict) gave, in whatever layouts. Nothing is changed if there is an
+    /// error.
     fn load_state_dict(&mut self, state: &StateDict) -> Result<()>;
 }
 
@@ -69,17 +70,17 @@ impl Group {
 struct Slots {
     groups: Vec<Group>,
     factor: f64,
-    /// Steps that were made.
-    steps: u64,
     names: &'static [&'static str],
     /// Per parameter over all groups; empty until its first gradient comes.
     kept: Vec<Vec<DTensor>>,
+    /// Steps that every parameter has made: one that had no gradient has made fewer than others.
+    steps: Vec<u64>,
 }
 
 impl Slots {
     fn new(groups: Vec<Group>, names: &'static [&'static str]) -> Slots {
         let n = groups.iter().map(|group| group.parameters.len()).sum();
-        Slots { groups, factor: 1.0, steps: 0, names, kept: vec![Vec::new(); n] }
+        Slots { groups, factor: 1.0, names, kept: vec![Vec::new(); n], steps: vec![0; n] }
     }
 
     fn learning_rates(&self) -> Vec<f64> {
@@ -92,19 +93,16 @@ impl Slots {
         gradients: &Gradients,
         mut step: impl FnMut(&Settings, &mut Tensor, &Tensor, &mut [Tensor]) -> Result<(), LocalError>,
     ) -> Result<()> {
-        self.steps += 1;
-        let mut number = 0;
+        let mut slots = self.kept.iter_mut().zip(&mut self.steps);
         for group in &self.groups {
-            let settings = Settings {
-                lr: group.lr * self.factor,
-                weight_decay: group.weight_decay,
-                step: self.steps,
-            };
-            for parameter in &group.parameters {
-                let kept = &mut self.kept[number];
-                number += 1;
+            for (parameter, (kept, steps)) in group.parameters.iter().zip(&mut slots) {
                 let value = parameter.value();
                 let Some(gradient) = gradients.get(&value) else { continue };
+                let settings = Settings {
+                    lr: group.lr * self.factor,
+                    weight_decay: group.weight_decay,
+                    step: *steps + 1,
+                };
                 let gradient = gradient.redistribute_layout(value.layout())?;
                 if kept.is_empty() {
                     for _ in self.names {
@@ -134,6 +132,7 @@ impl Slots {
                     })?;
                 }
                 outcome?;
+                *steps += 1;
             }
         }
         Ok(())
@@ -141,49 +140,61 @@ impl Slots {
 
     fn state_dict(&self) -> Result<StateDict> {
         let mut state = StateDict::new();
-        for (number, kept) in self.kept.iter().enumerate() {
-            for (name, tensor) in self.names.iter().zip(kept) {
+        let parameters = self.groups.iter().flat_map(|group| &group.parameters);
+        for (number, parameter) in parameters.enumerate().filter(|(n, _)| self.steps[*n] > 0) {
+            for (name, tensor) in self.names.iter().zip(&self.kept[number]) {
                 state.insert(format!("{number}.{name}"), tensor.clone());
             }
-        }
-        let first = self.groups.iter().flat_map(|group| &group.parameters).next();
-        if let Some(parameter) = first {
             let value = parameter.value();
-            let copies = vec![dtensor::Placement::Replicate; value.mesh().n_axes()];
-            let steps = i64::try_from(self.steps).unwrap_or(i64::MAX);
-            state.insert("step".to_owned(), dtensor::full(&[], steps, value.mesh(), &copies)?);
+            let copies = crate::init::copies(value.mesh());
+            let steps = i64::try_from(self.steps[number]).unwrap_or(i64::MAX);
+            state.insert(
+                format!("{number}.step"),
+                dtensor::full(&[], steps, value.mesh(), &copies)?,
+            );
         }
         Ok(state)
     }
 
     fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
-        let mut number = 0;
-        let mut loaded = Vec::with_capacity(self.kept.len());
-        for parameter in self.groups.iter().flat_map(|group| &group.parameters) {
+        let n = self.kept.len();
+        let (mut all_kept, mut all_steps) = (vec![Vec::new(); n], vec![0; n]);
+        let mut n_found = 0;
+        let parameters = self.groups.iter().flat_map(|group| &group.parameters);
+        for (number, parameter) in parameters.enumerate() {
+            let step = format!("{number}.step");
+            let Some(steps) = state.get(&step) else { continue };
+            if steps.numel() != 1 {
+                let (got, want) = (steps.shape().to_vec(), Vec::new());
+                return Err(crate::Error::Misshapen { name: step, got, want });
+            }
+            all_steps[number] = u64::try_from(steps.to_dtype(dtensor::DType::I64)?.item::<i64>()?)
+                .map_err(|_| {
+                    crate::Error::bad("the number of steps", "negative", "count from 0")
+                })?;
             let value = parameter.value();
-            let mut kept = Vec::new();
             for name in self.names {
                 let name = format!("{number}.{name}");
-                let Some(tensor) = state.get(&name) else { break };
-                if tensor.shape() != value.shape() {
-                    let (got, want) = (tensor.shape().to_vec(), value.shape().to_vec());
-                    return Err(crate::Error::Misshapen { name, got, want });
-                }
-                let tensor = tensor.to_dtype(value.dtype())?;
-                kept.push(tensor.redistribute_layout(value.layout())?);
+                let Some(tensor) = state.get(&name) else {
+                    return Err(state_dict::missing(&name, state.keys()));
+                };
+                all_kept[number].push(state_dict::placed_as(&name, tensor, &value)?);
             }
-            if !kept.is_empty() && kept.len() != self.names.len() {
-                let name = format!("{number}.{}", self.names[kept.len()]);
-                return Err(crate::Error::Missing { name, nearest: "none".to_owned() });
-            }
-            loaded.push(kept);
-            number += 1;
+            n_found += 1 + self.names.len();
         }
-        let Some(steps) = state.get("step") else {
-            return Err(crate::Error::Missing { name: "step".into(), nearest: "none".into() });
-        };
-        self.steps = u64::try_from(steps.item::<i64>()?).unwrap_or(0);
-        self.kept = loaded;
+        // What is there beside them belongs to other parameters, or to another optimizer.
+        if n_found < state.len() {
+            let is_known = |name: &String| {
+                let (number, name) = name.split_once('.').unwrap_or(("", name));
+                let is_name = name == "step" || self.names.contains(&name);
+                number.parse().is_ok_and(|number: usize| number < n && all_steps[number] > 0)
+                    && is_name
+            };
+            if let Some(name) = state.keys().find(|name| !is_known(name)) {
+                return Err(crate::Error::Unexpected { name: name.clone() });
+            }
+        }
+        (self.kept, self.steps) = (all_kept, all_steps);
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 use dtensor::{DTensor, Gradients};
 
 use super::{AdamW, Group, Optimizer};
-use crate::{Error, Parameter, Result, StateDict};
+use crate::{Error, Parameter, Result, StateDict, state_dict};
 
 /// Muon, by Jordan and others: the direction of a matrix is made orthogonal before it is followed. Products of matrices are needed for
 /// that, of the whole matrix: they run as operations on the parameter's layout. Parameters that are no matrices are left to [`AdamW`].
@@ -110,21 +110,22 @@ impl Optimizer for Muon {
     }
 
     fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
-        let others = state.iter().filter_map(|(name, value)| {
-            Some((name.strip_prefix("others.")?.to_owned(), value.clone()))
-        });
-        self.others.load_state_dict(&others.collect())?;
-        for (number, (matrix, direction)) in
-            self.matrices.iter().zip(&mut self.directions).enumerate()
-        {
-            let name = format!("{number}.momentum_buffer");
-            let Some(found) = state.get(&name) else { continue };
-            if found.shape() != matrix.layout().global_shape() {
-                let (got, want) = (found.shape().to_vec(), matrix.layout().global_shape().to_vec());
-                return Err(Error::Misshapen { name, got, want });
+        let mut of_others = StateDict::new();
+        let mut directions = vec![None; self.matrices.len()];
+        for (name, value) in state {
+            if let Some(name) = name.strip_prefix("others.") {
+                of_others.insert(name.to_owned(), value.clone());
+                continue;
             }
-            *direction = Some(found.redistribute_layout(&matrix.layout())?);
+            let number = name.strip_suffix(".momentum_buffer").and_then(|text| text.parse().ok());
+            let Some(number) = number.filter(|number: &usize| *number < self.matrices.len()) else {
+                return Err(Error::Unexpected { name: name.clone() });
+            };
+            directions[number] =
+                Some(state_dict::placed_as(name, value, &self.matrices[number].value())?);
         }
+        self.others.load_state_dict(&of_others)?;
+        self.directions = directions;
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ mod styles;
 
 use std::{fmt, sync::Arc};
 
-use dtensor::DeviceMesh;
+use dtensor::{DTensor, DeviceMesh};
 
 pub use distribute::distribute_module;
 pub use prepare::{PrepareInput, PrepareInputOutput, PrepareOutput};
@@ -16,7 +16,7 @@ pub use spot::Spot;
 pub(crate) use styles::surround;
 pub use styles::{ColwiseParallel, RowwiseParallel, SequenceParallel};
 
-use crate::{Error, Module, Result, for_each_module, module_names};
+use crate::{Error, Module, ModuleState, Result, for_each_module, module_names, named_parameters};
 
 /// What is done to a module to run it on the ranks of a mesh axis.
 pub trait ParallelStyle: fmt::Debug + Send + Sync {
@@ -52,7 +52,7 @@ impl Plan {
 }
 
 /// Runs the modules of a model on the ranks of a mesh axis, each by the style that a plan has for its name. A pattern that
-/// matches nothing is an error, found before anything is changed.
+/// matches nothing is an error, and so is a style that a module cannot have; then nothing is changed.
 ///
 /// Parameters lie on `mesh`, which may have other axes.
 ///
@@ -90,13 +90,37 @@ pub fn parallelize_module(
             });
         }
     }
+    let parameters = named_parameters(module);
+    for (name, parameter) in &parameters {
+        let own = parameter.value().mesh().clone();
+        if own != *mesh {
+            let (own, mesh) = (own.to_string(), mesh.to_string());
+            return Err(Error::OtherMesh { name: name.clone(), own, mesh });
+        }
+    }
     crate::assign_names(module);
-    for_each_module(module, |name, module| {
+    let values: Vec<DTensor> = parameters.iter().map(|(_, own)| own.value()).collect();
+    let mut states: Vec<ModuleState> = Vec::new();
+    let outcome = for_each_module(module, |name, module| {
+        states.push(module.state().clone());
         for (pattern, style) in &plan.styles {
             if pattern::matches(pattern, name) {
                 style.apply(name, module, axis)?;
             }
         }
         Ok(())
-    })
+    });
+    if outcome.is_err() {
+        for ((_, parameter), value) in parameters.iter().zip(&values) {
+            parameter.restore(value)?;
+        }
+        let mut states = states.into_iter();
+        for_each_module(module, |_, module| {
+            if let Some(state) = states.next() {
+                *module.state_mut() = state;
+            }
+            Ok::<_, Error>(())
+        })?;
+    }
+    outcome
 }

@@ -2,7 +2,7 @@
 
 use std::{any::Any, sync::Arc};
 
-use dtensor::Placement;
+use dtensor::{DTensor, Placement};
 
 use super::{ParallelStyle, Spot};
 use crate::{Embedding, Error, Linear, Module, Parameter, Result, named_parameters};
@@ -86,10 +86,11 @@ impl ParallelStyle for RowwiseParallel {
 impl ParallelStyle for SequenceParallel {
     fn apply(&self, name: &str, module: &mut dyn Module, axis: usize) -> Result<()> {
         for (parameter_name, parameter) in named_parameters(module) {
-            let have = parameter.value().placements()[axis];
+            let value = parameter.value();
+            let have = value.placements()[axis];
             if have != Placement::Replicate {
                 let name = format!("{name}.{parameter_name}");
-                return Err(Error::AlreadyCut { name, axis: axis.to_string(), have });
+                return Err(Error::AlreadyCut { name, axis: axis_name(&value, axis), have });
             }
         }
         surround(module, axis, Spot::Shard(self.dim), Spot::AsItIs);
@@ -114,12 +115,16 @@ fn cut(module: &str, parameter: &Parameter, axis: usize, dim: usize) -> Result<(
     let mut placements = value.placements().to_vec();
     let have = placements[axis];
     if have != Placement::Replicate {
-        let (name, axis) = (module.to_owned(), value.mesh().mesh().axes()[axis].name().to_owned());
+        let (name, axis) = (module.to_owned(), axis_name(&value, axis));
         return Err(Error::AlreadyCut { name, axis, have });
     }
     placements[axis] = Placement::Shard(dim);
     parameter.set(&value.redistribute(&placements)?)?;
     Ok(())
+}
+
+fn axis_name(value: &DTensor, axis: usize) -> String {
+    value.mesh().mesh().axes()[axis].name().to_owned()
 }
 
 fn wrong(style: &'static str, module: &str) -> Error {

@@ -1,0 +1,11 @@
+//! Tests of the neural network crate, on threads. One binary, because linking takes longer than running.
+#![allow(clippy::unwrap_used, clippy::panic)] // An unwrap that fails is a test that fails.
+
+mod clip;
+mod fully_shard;
+mod modules;
+mod optimizers;
+mod parallel;
+mod state;
+mod styles;
+mod support;

@@ -1,0 +1,312 @@
+//! Fields and names, layers, and first values.
+
+use dtensor::{
+    DTensor, DType, DeviceMesh,
+    Placement::{Replicate, Shard},
+    ops::nn::Conv,
+    random,
+};
+use dtensor_nn::{
+    Activation, AttentionConfig, Conv1d, Conv2d, Dropout, Error, Forward, Gpt, GptConfig,
+    LayerNorm, Linear, Llama, LlamaConfig, Mlp, Module, ModuleState, MultiHeadAttention, Parameter,
+    Result, for_each_module, init, module_names, named_parameters, parameters, set_training,
+};
+use dtensor_testing::spmd;
+
+use crate::support::{assert_close, copies, mesh, tensor};
+
+/// A bit of everything.
+#[derive(Clone, Debug, Module)]
+struct Zoo<M: Module> {
+    own: Parameter,
+    maybe: Option<Parameter>,
+    never: Option<Linear>,
+    several: Vec<Linear>,
+    nested: Vec<Option<Vec<Parameter>>>,
+    inner: M,
+    #[module(skip)]
+    _name: &'static str,
+    state: ModuleState,
+}
+
+impl Zoo<Mlp> {
+    fn new(mesh: &DeviceMesh) -> Result<Zoo<Mlp>> {
+        let parameter = || Parameter::new(&tensor(&[2], 1.0, DType::F64, mesh, &copies(mesh)));
+        let linear = |bias: bool| Linear::new(2, 2, bias, DType::F64, mesh);
+        Ok(Zoo {
+            own: parameter()?,
+            maybe: Some(parameter()?),
+            never: None,
+            several: vec![linear(true)?, linear(false)?],
+            nested: vec![Some(vec![parameter()?]), None, Some(vec![parameter()?, parameter()?])],
+            inner: Mlp::new(2, 3, Activation::Relu, false, DType::F64, mesh)?,
+            _name: "zoo",
+            state: ModuleState::default(),
+        })
+    }
+}
+
+fn names(module: &dyn Module) -> Vec<String> {
+    named_parameters(module).into_iter().map(|(name, _)| name).collect()
+}
+
+#[test]
+fn fields_are_listed_in_order() {
+    spmd(1, |world| {
+        let mesh = mesh(world, &[("x", 1)]);
+        let mut zoo = Zoo::new(&mesh)?;
+        assert_eq!(
+            names(&zoo),
+            [
+                "own",
+                "maybe",
+                "several.0.weight",
+                "several.0.bias",
+                "several.1.weight",
+                "nested.0.0",
+                "nested.2.0",
+                "nested.2.1",
+                "inner.w1.weight",
+                "inner.w2.weight",
+            ]
+        );
+        assert_eq!(module_names(&zoo), ["several.0", "several.1", "inner", "inner.w1", "inner.w2"]);
+        let mut visited = Vec::new();
+        for_each_module(&mut zoo, |name, _| {
+            visited.push(name.to_owned());
+            Ok::<_, Error>(())
+        })?;
+        assert_eq!(visited, ["several.0", "several.1", "inner.w1", "inner.w2", "inner", ""]);
+        // The first error ends the visit.
+        let mut n = 0;
+        let outcome = for_each_module(&mut zoo, |name, _| {
+            n += 1;
+            if name == "inner.w1" { Err(name.to_owned()) } else { Ok(()) }
+        });
+        assert_eq!((outcome, n), (Err("inner.w1".to_owned()), 3));
+        Ok(())
+    });
+}
+
+#[test]
+fn parts_are_replaced_shared_and_frozen() {
+    spmd(1, |world| {
+        let mesh = mesh(world, &[("x", 1)]);
+        let mut zoo = Zoo::new(&mesh)?;
+        let n = parameters(&zoo).len();
+        zoo.never = Some(Linear::new(2, 2, true, DType::F64, &mesh)?);
+        assert_eq!(parameters(&zoo).len(), n + 2);
+        zoo.inner = Mlp::new(2, 5, Activation::SwiGlu, false, DType::F64, &mesh)?;
+        assert!(names(&zoo).contains(&"inner.w3.weight".to_owned()));
+        // A shared one is there once, by its first name.
+        zoo.several[1].weight = zoo.several[0].weight.clone();
+        assert!(!names(&zoo).contains(&"several.1.weight".to_owned()));
+        // A frozen one is there, and not learnt.
+        zoo.own.set_learnt(false)?;
+        zoo.maybe = Some(Parameter::frozen(&zoo.own.value()));
+        assert!(names(&zoo).contains(&"maybe".to_owned()));
+        assert!(parameters(&zoo).iter().all(|other| !other.is_same(&zoo.own)));
+        zoo.own.set(&zoo.own.value().mul(2.0)?)?;
+        assert!(!zoo.own.is_learnt(), "a new value does not change that");
+        zoo.own.set_learnt(true)?;
+        assert!(zoo.own.is_learnt() && zoo.own.value().is_leaf());
+        // A clone of a module is the same parameters.
+        let clone = zoo.clone();
+        clone.own.set(&zoo.own.value().mul(0.0)?)?;
+        assert_eq!(zoo.own.value().to_vec::<f64>()?, [0.0, 0.0]);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_mode_reaches_every_module() {
+    spmd(1, |world| {
+        let mesh = mesh(world, &[("x", 1)]);
+        let mut zoo = Zoo::new(&mesh)?;
+        for training in [false, true] {
+            set_training(&mut zoo, training);
+            assert_eq!(zoo.state().is_training(), training);
+            for_each_module(&mut zoo, |name, module| {
+                assert_eq!(module.state().is_training(), training, "{name}");
+                Ok::<_, Error>(())
+            })?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn what_is_dropped_does_not_depend_on_the_layout() {
+    let drop = |ranks: usize, axes: &[(&str, usize)], placements: &[dtensor::Placement]| {
+        spmd(ranks, |world| {
+            let mesh = mesh(world, axes);
+            random::manual_seed(7);
+            let mut dropout = Dropout::new(0.4);
+            let x = tensor(&[5, 7], 1.0, DType::F64, &mesh, placements).requires_grad()?;
+            let y = dropout.call(&x)?;
+            assert_eq!(y.placements(), placements);
+            let gradients = y.sum(&[], false)?.backward()?;
+            let both = [y.to_vec::<f64>()?, gradients.get(&x).unwrap().to_vec::<f64>()?];
+            set_training(&mut dropout, false);
+            assert_eq!(dropout.call(&x)?.to_vec::<f64>()?, x.to_vec::<f64>()?);
+            Ok(both)
+        })
+        .remove(0)
+    };
+    let want = drop(1, &[("x", 1)], &[Replicate]);
+    let dropped = want[0].iter().filter(|value| **value == 0.0).count();
+    assert!((5..25).contains(&dropped), "{dropped} of 35");
+    for ranks in [2, 3, 4] {
+        for placement in [Replicate, Shard(0), Shard(1)] {
+            assert_eq!(drop(ranks, &[("x", ranks)], &[placement]), want);
+        }
+    }
+    assert_eq!(drop(4, &[("x", 2), ("y", 2)], &[Shard(1), Shard(0)]), want);
+}
+
+#[test]
+fn first_values_do_not_depend_on_the_mesh() {
+    let first = |ranks: usize, axes: &[(&str, usize)]| {
+        spmd(ranks, |world| {
+            let mesh = mesh(world, axes);
+            random::manual_seed(3);
+            let config = GptConfig { layers: 1, dim: 8, heads: 2, ..GptConfig::default() };
+            let gpt = Gpt::new(&config, DType::F32, &mesh)?;
+            let llama = LlamaConfig { layers: 1, dim: 8, heads: 2, ..LlamaConfig::default() };
+            let llama = Llama::new(&llama, DType::F32, &mesh)?;
+            let mut values = Vec::new();
+            for (_, parameter) in [named_parameters(&gpt), named_parameters(&llama)].concat() {
+                values.extend(parameter.value().to_vec::<f32>()?);
+            }
+            Ok(values)
+        })
+        .remove(0)
+    };
+    let want = first(1, &[("x", 1)]);
+    assert_eq!(first(3, &[("x", 3)]), want);
+    assert_eq!(first(4, &[("x", 2), ("y", 2)]), want);
+}
+
+#[test]
+fn first_values_are_spread_as_they_should_be() {
+    spmd(2, |world| {
+        let mesh = mesh(world, &[("x", 2)]);
+        let shape = [200, 100];
+        let spread = |values: &DTensor| -> dtensor::Result<(f64, f64)> {
+            let values = values.to_vec::<f64>()?;
+            let mean = values.iter().sum::<f64>() / values.len() as f64;
+            let square = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+            assert!(mean.abs() < 0.01, "{mean}");
+            let largest = values.iter().fold(0.0_f64, |most, value| most.max(value.abs()));
+            Ok(((square / values.len() as f64).sqrt(), largest))
+        };
+        random::manual_seed(1);
+        let placements = [Shard(0)];
+        let (deviation, _) = spread(&init::normal(&shape, 0.5, DType::F64, &mesh, &placements)?)?;
+        assert!((deviation - 0.5).abs() < 0.01, "{deviation}");
+        let (_, largest) = spread(&init::kaiming_uniform(&shape, DType::F64, &mesh, &placements)?)?;
+        assert!((0.099..=0.1).contains(&largest), "{largest}");
+        let (deviation, _) =
+            spread(&init::xavier_uniform(&shape, DType::F64, &mesh, &placements)?)?;
+        assert!((deviation - (2.0_f64 / 300.0).sqrt()).abs() < 0.002, "{deviation}");
+        let config = GptConfig { layers: 1, ..GptConfig::default() };
+        let gpt = Gpt::new(&config, DType::F64, &mesh)?;
+        let (deviation, _) = spread(&gpt.layers[0].mlp.w1.weight.value())?;
+        assert!((deviation - 0.02).abs() < 0.001, "{deviation}");
+        let bias = gpt.layers[0].mlp.w1.bias.as_ref().unwrap().value();
+        assert!(bias.to_vec::<f64>()?.iter().all(|value| *value == 0.0));
+        assert!(gpt.lnf.weight.value().to_vec::<f64>()?.iter().all(|value| *value == 1.0));
+        Ok(())
+    });
+}
+
+#[test]
+fn convolutions_are_the_operations_of_their_settings() {
+    spmd(2, |world| {
+        let mesh = mesh(world, &[("x", 2)]);
+        let x = tensor(&[3, 2, 9], 1.0, DType::F64, &mesh, &[Shard(0)]);
+        let layer =
+            Conv1d::new(2, 4, [3], true, DType::F64, &mesh)?.stride([2]).padding([1]).dilation([2]);
+        let settings = Conv { stride: &[2], padding: &[1], dilation: &[2], groups: 1 };
+        let (weight, bias) = (layer.weight.value(), layer.bias.as_ref().unwrap().value());
+        let want = x.conv1d(&weight, Some(&bias), &settings)?;
+        assert_eq!(layer.call(&x)?.to_vec::<f64>()?, want.to_vec::<f64>()?);
+        assert_eq!(want.shape(), [3, 4, 4]);
+        let x = tensor(&[3, 2, 6, 5], 1.0, DType::F64, &mesh, &[Shard(0)]);
+        let layer = Conv2d::new(2, 4, [3, 2], false, DType::F64, &mesh)?.padding([0, 1]);
+        let settings = Conv { stride: &[1, 1], padding: &[0, 1], dilation: &[1, 1], groups: 1 };
+        let want = x.conv2d(&layer.weight.value(), None, &settings)?;
+        assert_eq!(layer.call(&x)?.to_vec::<f64>()?, want.to_vec::<f64>()?);
+        assert_eq!((want.shape(), names(&layer)), (&[3, 4, 4, 6][..], vec!["weight".to_owned()]));
+        let gradients = layer.call(&x)?.sum(&[], false)?.backward()?;
+        assert_eq!(gradients.len(), 1);
+        Ok(())
+    });
+}
+
+/// Element by element, as the formulas say.
+#[test]
+fn layers_compute_what_their_formulas_say() {
+    spmd(1, |world| {
+        let mesh = mesh(world, &[("x", 1)]);
+        let x = tensor(&[2, 3], 1.0, DType::F64, &mesh, &[Replicate]);
+        let rows = x.to_vec::<f64>()?;
+        let layer = Linear::new(3, 2, true, DType::F64, &mesh)?;
+        let weight = layer.weight.value().to_vec::<f64>()?;
+        let bias = layer.bias.as_ref().unwrap().value().to_vec::<f64>()?;
+        let cell = |row: usize, out: usize| {
+            (0..3).map(|at| rows[row * 3 + at] * weight[out * 3 + at]).sum::<f64>() + bias[out]
+        };
+        let want = [cell(0, 0), cell(0, 1), cell(1, 0), cell(1, 1)];
+        assert_close(&layer.call(&x)?.to_vec::<f64>()?, &want, 1e-14, "linear");
+        let norm = LayerNorm::new(3, true, 1e-5, DType::F64, &mesh)?;
+        let want: Vec<f64> = rows
+            .chunks(3)
+            .flat_map(|row| {
+                let mean = row.iter().sum::<f64>() / 3.0;
+                let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / 3.0;
+                row.iter().map(move |v| (v - mean) / (variance + 1e-5).sqrt()).collect::<Vec<_>>()
+            })
+            .collect();
+        assert_close(&norm.call(&x)?.to_vec::<f64>()?, &want, 1e-13, "layer norm");
+        let loss = dtensor_nn::mse_loss(&x, &x.mul(0.0)?)?.item::<f64>()?;
+        let want = rows.iter().map(|value| value * value).sum::<f64>() / 6.0;
+        assert_close(&[loss], &[want], 1e-14, "squares");
+        Ok(())
+    });
+}
+
+#[test]
+fn sizes_that_make_no_sense_are_refused() {
+    spmd(2, |world| {
+        let mesh = mesh(world, &[("x", 2)]);
+        let attention =
+            AttentionConfig { dim: 12, heads: 4, key_heads: 2, causal: true, bias: true };
+        for (config, text) in [
+            (AttentionConfig { heads: 5, ..attention }, "the number of heads is 5 for 12 features"),
+            (AttentionConfig { heads: 0, ..attention }, "the number of heads is 0"),
+            (AttentionConfig { key_heads: 3, ..attention }, "the number of key heads is 3 for 4"),
+            (AttentionConfig { key_heads: 0, ..attention }, "the number of key heads is 0"),
+        ] {
+            let error = MultiHeadAttention::new(&config, None, DType::F32, &mesh).unwrap_err();
+            assert!(error.to_string().starts_with(text), "{error}");
+        }
+        // Operands of other shapes are errors as well, and no panics.
+        let layer = MultiHeadAttention::new(&attention, None, DType::F64, &mesh)?;
+        for shape in [&[12][..], &[2, 12], &[2, 3, 11]] {
+            assert!(layer.call(&tensor(shape, 1.0, DType::F64, &mesh, &[Replicate])).is_err());
+        }
+        let config = GptConfig { sequence: 4, layers: 1, dim: 8, heads: 2, ..GptConfig::default() };
+        let gpt = Gpt::new(&config, DType::F64, &mesh)?;
+        let llama =
+            LlamaConfig { sequence: 4, layers: 1, dim: 8, heads: 2, ..LlamaConfig::default() };
+        let llama = Llama::new(&llama, DType::F64, &mesh)?;
+        for shape in [&[4][..], &[2, 5], &[1, 2, 3]] {
+            let ids = dtensor::zeros(shape, DType::I64, &mesh, &[Replicate])?;
+            assert!(gpt.call(&ids).is_err() && llama.call(&ids).is_err(), "{shape:?}");
+        }
+        let ids = dtensor::zeros(&[2, 4], DType::I64, &mesh, &[Shard(0)])?;
+        assert_eq!(gpt.call(&ids)?.shape(), llama.call(&ids)?.shape());
+        Ok(())
+    });
+}
