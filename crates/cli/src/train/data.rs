@@ -2,8 +2,9 @@
 
 use std::{collections::BTreeSet, ops::Range, path::Path};
 
-use dtensor::{DTensor, DType, DeviceMesh, Placement, Tensor, distribute_tensor_from};
+use dtensor::{DTensor, DType, DeviceMesh, Tensor};
 
+use super::strategy::Strategy;
 use crate::error::{Error, Result};
 
 /// A text as numbers of characters.
@@ -54,8 +55,8 @@ impl Text {
         seed: u64,
         rows: Range<usize>,
         seq: usize,
+        strategy: &Strategy,
         mesh: &DeviceMesh,
-        placements: &[Placement],
     ) -> dtensor::Result<(DTensor, DTensor)> {
         let last = (self.tokens.len() - seq - 1) as u64;
         let batch = rows.len();
@@ -69,7 +70,7 @@ impl Text {
         let place = |tokens: &[i64]| {
             let whole = Tensor::from_slice(tokens, &[batch, seq])?;
             debug_assert_eq!(whole.dtype(), DType::I64);
-            distribute_tensor_from(&whole, mesh, placements, None)
+            strategy.place(&whole, mesh)
         };
         Ok((place(&inputs)?, place(&targets)?))
     }

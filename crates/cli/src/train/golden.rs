@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use dtensor::{DType, DeviceMesh, Runner, Tensor, World, distribute_tensor_from, random};
+use dtensor::{DType, DeviceMesh, Runner, Tensor, World, random};
 use dtensor_nn::{
     AdamW, Error as NnError, Optimizer, Parameter, clip_grad_norm, cross_entropy, load_tensors,
     named_parameters, parameters, read_safetensors,
@@ -209,7 +209,6 @@ fn replay(world: &World, known: &Known) -> dtensor_nn::Result<Option<Replayed>> 
     let learnt = parameters(model.module());
     let group = dtensor_nn::optim::Group::new(learnt.clone(), 1e-2).weight_decay(0.1);
     let mut optimizer = AdamW::of_groups(vec![group]).betas(0.9, 0.95).eps(1e-8);
-    let placements = config.strategy.tokens(&mesh);
     let local = |error: dtensor::LocalError| NnError::from(dtensor::Error::from(error));
     let (mut steps, mut of_gradients) = (Vec::new(), None);
     for step in 0..config.steps as usize {
@@ -217,7 +216,7 @@ fn replay(world: &World, known: &Known) -> dtensor_nn::Result<Option<Replayed>> 
         let tokens = tokens.to_dtype(DType::I64).map_err(local)?;
         let part = |from: usize| {
             let part = tokens.narrow(1, from, config.seq).map_err(local)?.contiguous();
-            distribute_tensor_from(&part, &mesh, &placements, None).map_err(NnError::from)
+            config.strategy.place(&part, &mesh).map_err(NnError::from)
         };
         let loss = cross_entropy(&model.logits(&part(0)?)?, &part(1)?)?;
         let mut gradients = loss.backward()?;

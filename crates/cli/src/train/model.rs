@@ -3,8 +3,8 @@
 use dtensor::{DTensor, DType, DeviceMesh};
 use dtensor_nn::{
     ColwiseParallel, Forward, FullyShardOptions, Gpt, GptConfig, Llama, LlamaConfig, Module, Plan,
-    PrepareInput, RowwiseParallel, SequenceParallel, Spot, fully_shard, gpt_plan, llama_plan,
-    parallelize_module, replicate,
+    PrepareInput, RowwiseParallel, SequenceParallel, Spot, context_plan, fully_shard, gpt_plan,
+    llama_plan, parallelize_module, replicate,
 };
 
 use super::{
@@ -85,6 +85,9 @@ impl Model {
                 (Model::Llama(_), false) => llama_plan(),
             };
             parallelize_module(self.module_mut(), mesh, axis, &plan)?;
+        }
+        for axis in strategy.axes(Role::Context) {
+            parallelize_module(self.module_mut(), mesh, axis, &context_plan(true))?;
         }
         let mut options = FullyShardOptions::default();
         if let Some(dtype) = config.dtype.compute_dtype() {

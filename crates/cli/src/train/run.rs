@@ -6,8 +6,8 @@ use std::{
 };
 
 use dtensor::{
-    CommDebug, DeviceMesh, Placement, Runner, Tensor, World, WorldKind, detect_anomaly,
-    distribute_tensor_from, no_grad, random,
+    CommDebug, DeviceMesh, Placement, Runner, Tensor, World, WorldKind, detect_anomaly, no_grad,
+    random,
 };
 use dtensor_nn::{
     Optimizer,
@@ -217,11 +217,12 @@ fn sample(
         let from = tokens.len().saturating_sub(config.seq);
         let seen = &tokens[from..];
         let whole = Tensor::from_slice(seen, &[1, seen.len()]).map_err(dtensor::Error::from)?;
-        let seen_by_all = distribute_tensor_from(&whole, mesh, &copies, None)?;
+        let seen_by_all = config.strategy.place_copies(&whole, mesh)?;
+        let last = config.strategy.index_of_last(seen.len(), mesh).cast_signed();
         let logits = no_grad(|| {
             let logits = trainer.model.logits(&seen_by_all)?;
             logits
-                .select(1, -1)?
+                .select(1, last)?
                 .to_dtype(dtensor::DType::F32)?
                 .div(0.7)?
                 .softmax(-1)?

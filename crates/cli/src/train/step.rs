@@ -1,6 +1,6 @@
 //! One step of training.
 
-use dtensor::{BackwardOptions, DTensor, DeviceMesh, Gradients, Placement};
+use dtensor::{BackwardOptions, DTensor, DeviceMesh, Gradients};
 use dtensor_nn::{
     AdamW, Optimizer, Parameter, clip_grad_norm, cross_entropy, optim::Schedule, parameters,
 };
@@ -12,7 +12,6 @@ pub struct Trainer {
     pub model: Model,
     pub parameters: Vec<Parameter>,
     pub optimizer: AdamW,
-    placements: Vec<Placement>,
     mesh: DeviceMesh,
 }
 
@@ -32,8 +31,7 @@ impl Trainer {
         };
         let groups = vec![group(decayed, config.weight_decay), group(others, 0.0)];
         let optimizer = AdamW::of_groups(groups).betas(0.9, 0.95);
-        let placements = config.strategy.tokens(mesh);
-        Trainer { model, parameters, optimizer, placements, mesh: mesh.clone() }
+        Trainer { model, parameters, optimizer, mesh: mesh.clone() }
     }
 
     /// Learns from the batch of a step.
@@ -51,7 +49,7 @@ impl Trainer {
         for part in 0..config.accumulate {
             let rows = part * rows..(part + 1) * rows;
             let (tokens, targets) =
-                text.batch(step, config.seed, rows, config.seq, &self.mesh, &self.placements)?;
+                text.batch(step, config.seed, rows, config.seq, &config.strategy, &self.mesh)?;
             let loss = self.loss(&tokens, &targets)?;
             loss_sum += f64::from(loss.item::<f32>()?);
             let share = loss.div(config.accumulate as f64)?;

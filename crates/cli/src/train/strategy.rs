@@ -1,6 +1,7 @@
 //! Which axis of the mesh does what.
 
-use dtensor::{DeviceMesh, Mesh, Placement};
+use dtensor::{DTensor, DeviceMesh, Mesh, MeshAxis, Placement, Tensor, distribute_tensor_from};
+use dtensor_nn::{head_tail_inverse, head_tail_order};
 
 use crate::error::{Error, Result};
 
@@ -101,9 +102,9 @@ impl Strategy {
         self.roles.iter().filter(move |(_, other)| *other == role).map(|(name, _)| name.as_str())
     }
 
-    /// Where tokens `[batch, positions]` lie.
-    pub fn tokens(&self, mesh: &DeviceMesh) -> Vec<Placement> {
-        let placement = |axis: &dtensor::MeshAxis| {
+    /// Tokens `[batch, positions]` that every rank has, cut and ordered as the strategy says.
+    pub fn place(&self, tokens: &Tensor, mesh: &DeviceMesh) -> dtensor::Result<DTensor> {
+        let placement = |axis: &MeshAxis| {
             let role =
                 self.roles.iter().find(|(name, _)| name == axis.name()).map(|(_, role)| role);
             match role {
@@ -112,7 +113,37 @@ impl Strategy {
                 _ => Placement::Replicate,
             }
         };
-        mesh.mesh().axes().iter().map(placement).collect()
+        let placements: Vec<Placement> = mesh.mesh().axes().iter().map(placement).collect();
+        distribute_tensor_from(&self.ordered(tokens, mesh)?, mesh, &placements, None)
+    }
+
+    /// The same order, and a copy on every rank.
+    pub fn place_copies(&self, tokens: &Tensor, mesh: &DeviceMesh) -> dtensor::Result<DTensor> {
+        let copies = vec![Placement::Replicate; mesh.n_axes()];
+        distribute_tensor_from(&self.ordered(tokens, mesh)?, mesh, &copies, None)
+    }
+
+    /// Where the last of so many positions is in that order.
+    pub fn index_of_last(&self, length: usize, mesh: &DeviceMesh) -> usize {
+        let last = length.saturating_sub(1);
+        match self.n_contexts(mesh) {
+            Some(n) => head_tail_inverse(length, n).get(last).map_or(0, |index| *index as usize),
+            None => last,
+        }
+    }
+
+    /// Where positions are cut, every rank has a part of the beginning and a part of the end: equally much to do.
+    fn ordered(&self, tokens: &Tensor, mesh: &DeviceMesh) -> dtensor::Result<Tensor> {
+        let Some(n) = self.n_contexts(mesh) else { return Ok(tokens.clone()) };
+        let order = head_tail_order(tokens.shape()[1], n);
+        let order = Tensor::from_slice(&order, &[order.len()])?;
+        Ok(tokens.index_select(1, &order)?)
+    }
+
+    /// Ranks that share the positions.
+    fn n_contexts(&self, mesh: &DeviceMesh) -> Option<usize> {
+        let axis = self.axes(Role::Context).next()?;
+        mesh.axis_index(axis).ok().map(|axis| mesh.mesh().axis_size(axis))
     }
 }
 

@@ -86,7 +86,8 @@ fn edges_are_those_of_pytorch() {
 #[test]
 fn both_operands_have_the_edges_of_pytorch() {
     type Two = fn(&DTensor, &DTensor) -> Result<DTensor, Error>;
-    let cases: &[(&str, Two, [&[f64]; 2], [&[f64]; 2])] = &[
+    type Values<'a> = [&'a [f64]; 2];
+    let cases: &[(&str, Two, Values<'_>, Values<'_>)] = &[
         (
             "maximum",
             |a, b| a.maximum(b),

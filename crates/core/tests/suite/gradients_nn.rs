@@ -200,7 +200,8 @@ fn gradients_of_gradients_are_those_of_finite_differences() {
         let mesh = mesh(world, &[2]);
         let weights = randn(&[4, 5], DType::F64, &mesh, &[Replicate])?;
         let kernel = randn(&[4, 4, 2], DType::F64, &mesh, &[Replicate])?;
-        let functions: [(&str, &dyn Fn(&DTensor) -> Result<DTensor>); 4] = [
+        type Function<'a> = &'a dyn Fn(&DTensor) -> Result<DTensor>;
+        let functions: [(&str, Function<'_>); 4] = [
             ("softmax", &|x| x.softmax(-1)),
             ("layer_norm", &|x| x.layer_norm(&[5], None, None, 0.1)),
             ("rms_norm", &|x| x.rms_norm(&[5], None, 0.1)),

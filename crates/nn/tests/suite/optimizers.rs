@@ -157,7 +157,8 @@ fn formulas_come_out() {
         let sign = if step % 2 == 0 { 1.0 } else { -1.0 };
         BASE[at] * f64::from(step + 1) * sign + 0.1 * x
     };
-    let each = |step: &dyn Fn(i32, f64, f64, &mut [f64; 2]) -> f64| -> Vec<f64> {
+    type Step<'a> = &'a dyn Fn(i32, f64, f64, &mut [f64; 2]) -> f64;
+    let each = |step: Step<'_>| -> Vec<f64> {
         let one = |at: usize| {
             let mut kept = [0.0; 2];
             (0..5).fold(START[at], |x, k| step(k, x, gradient(k, at, x), &mut kept))
