@@ -39,7 +39,7 @@ pub fn run(args: OpsArgs) -> Result<()> {
     let mut out = Out::new();
     let mut n_shown = 0;
     for family in TABLE {
-        let mut table = Table::headless(&[Align::Left, Align::Left, Align::Left]);
+        let mut table = Table::headless(&[Align::Left; 4]);
         let mut n_rows = 0;
         for record in family.records.iter().copied().flatten().filter(|one| wanted(one.name)) {
             let rule = record.rule().map_err(|error| Error::failure(error.to_string()))?;
@@ -57,7 +57,9 @@ pub fn run(args: OpsArgs) -> Result<()> {
                     "gradient": record.has_gradient(),
                 }))?;
             } else {
-                table.row([format!("  {}", record.name), signature, laws.join(", ")]);
+                let gradient = if record.has_gradient() { "gradient" } else { "" };
+                let name = format!("  {}", record.name);
+                table.row([name, signature, laws.join(", "), gradient.to_owned()]);
             }
         }
         n_shown += n_rows;

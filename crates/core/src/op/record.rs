@@ -60,7 +60,7 @@ pub enum SampleValues {
 impl OpRecord {
     /// Whether gradients pass through it.
     pub fn has_gradient(&self) -> bool {
-        (self.samples)().first().is_some_and(|sample| sample.op.keeps().is_some())
+        (self.samples)().iter().any(|sample| sample.op.keeps().is_some())
     }
 
     /// The rule of the first sample, as an example of the operation's rules.

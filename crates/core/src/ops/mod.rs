@@ -48,12 +48,17 @@ pub fn table_markdown() -> crate::Result<String> {
     let mut text = String::new();
     for family in TABLE {
         let n = family.records.iter().map(|records| records.len()).sum::<usize>();
-        text += &format!("\n# {} ({n})\n\n| name | rule | laws |\n|---|---|---|\n", family.name);
+        text += &format!(
+            "\n# {} ({n})\n\n| name | rule | laws | gradient |\n|---|---|---|---|\n",
+            family.name
+        );
         for record in family.records.iter().copied().flatten() {
             let Some(rule) = record.rule()? else { continue };
             let laws: Vec<String> = rule.laws().iter().map(ToString::to_string).collect();
             let signature = rule.signature().to_string();
-            text += &format!("| {} | `{signature}` | {} |\n", record.name, laws.join(", "));
+            let (laws, gradient) =
+                (laws.join(", "), if record.has_gradient() { "yes" } else { "" });
+            text += &format!("| {} | `{signature}` | {laws} | {gradient} |\n", record.name);
         }
     }
     Ok(text)
