@@ -66,7 +66,7 @@ pub struct TrainArgs {
     /// f32 or bf16; with bf16, parameters stay f32 and are cast for use [default: f32]
     #[arg(long)]
     dtype: Option<Precision>,
-    /// Steps in all [default: 200]
+    /// Steps in all [default: 800]
     #[arg(long, value_name = "N")]
     steps: Option<u64>,
     /// Learning rate [default: 0.003]
@@ -217,7 +217,7 @@ impl Config {
             batch: args.batch.unwrap_or(16),
             accumulate: args.accumulate.unwrap_or(1),
             dtype: args.dtype.unwrap_or_default(),
-            steps: args.steps.unwrap_or(200),
+            steps: args.steps.unwrap_or(800),
             lr: args.lr.unwrap_or(3e-3),
             warmup: args.warmup.unwrap_or(20),
             weight_decay: args.weight_decay.unwrap_or(0.1),
