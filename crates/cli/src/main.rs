@@ -9,6 +9,7 @@ mod args;
 mod bench;
 mod error;
 mod layout;
+mod memory;
 mod ops;
 mod output;
 mod parse;

@@ -13,6 +13,11 @@ pub(crate) enum Launch {
     Unknown,
 }
 
+/// Whether a launcher such as mpirun started this process.
+pub fn is_launched() -> bool {
+    launched().is_some()
+}
+
 /// The launcher of this process, if there was one.
 pub(crate) fn launched() -> Option<Launch> {
     launched_by(|name| env::var(name).ok())

@@ -150,6 +150,23 @@ impl Layout {
         Layout::new(self.global_shape(), self.dtype(), self.mesh(), placements)
     }
 
+    /// The same tensor with other placements, which cut the same dims by the same axes: in the order in which they do.
+    ///
+    /// ```
+    /// use dtensor_layout::{DType, Layout, Mesh, Placement::*, ReduceOp};
+    ///
+    /// let mesh = Mesh::from_sizes(&[2, 2, 3])?;
+    /// let pending = [Shard(0), Shard(0), Partial(ReduceOp::Sum)];
+    /// let layout = Layout::with_order(&[8], DType::F32, &mesh, &pending, &[(0, &[1, 0])])?;
+    /// let settled = layout.with_placements_in_order(&[Shard(0), Shard(0), Replicate])?;
+    /// assert_eq!(settled.to_string(), "[S(0)[1], S(0)[0], R]");
+    /// # Ok::<(), dtensor_layout::LayoutError>(())
+    /// ```
+    pub fn with_placements_in_order(&self, placements: &[Placement]) -> Result<Layout> {
+        let cuts: Vec<Vec<Cut>> = self.order().dims().map(<[Cut]>::to_vec).collect();
+        Layout::with_cuts(self.global_shape(), self.dtype(), self.mesh(), placements, &cuts)
+    }
+
     /// The same placements for another shape of as many dims.
     pub fn with_shape(&self, shape: &[usize]) -> Result<Layout> {
         check_placements(shape, self.dtype(), self.mesh(), self.placements())?;

@@ -55,7 +55,10 @@ pub use layers::{
     MultiHeadAttention, RmsNorm, Rotary,
 };
 pub use loss::{cross_entropy, mse_loss};
-pub use models::{Gpt, GptBlock, GptConfig, Llama, LlamaBlock, LlamaConfig, gpt_plan, llama_plan};
+pub use models::{
+    Gpt, GptBlock, GptConfig, Llama, LlamaBlock, LlamaConfig, gpt_plan, gpt_sequence_plan,
+    llama_plan, llama_sequence_plan,
+};
 pub use module::{Field, Forward, Hook, Member, Members, Module, ModuleState, ModulesMut};
 pub use optim::{AdamW, Optimizer, Sgd, clip_grad_norm};
 pub use parallel::{

@@ -11,10 +11,11 @@ use dtensor::{
     Placement::{self, Replicate, Shard},
     Runner, World, WorldKind, randint, randn, random,
 };
+use dtensor_comm::is_launched;
 use dtensor_nn::{
     Activation, AdamW, ColwiseParallel, Forward, FullyShardOptions, Gpt, GptConfig, Mlp, Module,
-    Optimizer, Plan, PrepareInput, RowwiseParallel, SequenceParallel, Sgd, Spot, cross_entropy,
-    fully_shard, mse_loss, parallelize_module, parameters, replicate,
+    Optimizer, Plan, PrepareOutput, RowwiseParallel, Sgd, Spot, cross_entropy, fully_shard,
+    gpt_plan, gpt_sequence_plan, mse_loss, parallelize_module, parameters, replicate,
 };
 use dtensor_picture::{Align, Table, units};
 use serde_json::{Value, json};
@@ -22,6 +23,7 @@ use serde_json::{Value, json};
 use super::samples::Samples;
 use crate::{
     error::{Error, Result},
+    memory::peak_bytes,
     output::{Out, Progress},
 };
 
@@ -117,7 +119,7 @@ pub fn run(args: TrainArgs) -> Result<()> {
         let hint = format!("--only mlp_tp or transformer_tp, --modes of {}", names.join(", "));
         return Err(Error::usage("there is no such mode").with_hint(hint));
     }
-    let is_child = args.child || std::env::var_os("OMPI_COMM_WORLD_SIZE").is_some();
+    let is_child = args.child || is_launched();
     let progress = Progress::new();
     let mut found: Vec<Times> = vec![Times::default(); chosen.len()];
     let mut reports = true;
@@ -278,7 +280,7 @@ fn in_this_process(mode: &Mode, args: &TrainArgs) -> Result<Option<Times>> {
     let mut outcomes = outcomes.map_err(|error| Error::failure(error.to_string()))?.into_iter();
     match outcomes.next() {
         Some((0, mut times)) => {
-            times.peak_mib = peak_mib();
+            times.peak_mib = peak_bytes() as f64 / f64::from(1 << 20);
             Ok(Some(times))
         }
         _ => Ok(None),
@@ -352,27 +354,10 @@ fn in_units(
 }
 
 fn tensor_plan(mode: &str) -> Plan {
-    let (positions, has_sp) = match mode.contains("_sp") {
-        true => (Spot::Shard(1), true),
-        false => (Spot::Replicate, false),
-    };
-    let rows = RowwiseParallel { input: None, output: positions };
-    let columns = ColwiseParallel::default();
-    let logits = if mode.contains("_lp") { Spot::AsItIs } else { Spot::Replicate };
-    let plan = Plan::new()
-        .with("tok", rows)
-        .with("layers.*.attn.w[qkv]", columns)
-        .with("layers.*.attn.wo", rows)
-        .with("layers.*.mlp.w1", columns)
-        .with("layers.*.mlp.w2", rows)
-        .with("head", ColwiseParallel { output: logits, ..columns });
-    match has_sp {
-        true => plan
-            .with("layers.*.ln[12]", SequenceParallel::default())
-            .with("lnf", SequenceParallel::default())
-            .with("layers.*.attn", PrepareInput(Spot::Replicate))
-            .with("layers.*.mlp", PrepareInput(Spot::Replicate)),
-        false => plan,
+    let plan = if mode.contains("_sp") { gpt_sequence_plan() } else { gpt_plan() };
+    match mode.contains("_lp") {
+        true => plan,
+        false => plan.with("head", PrepareOutput(Spot::Replicate)),
     }
 }
 
@@ -408,11 +393,4 @@ fn measure(
         }
     }
     Ok(times)
-}
-
-/// The most memory that the process has had.
-fn peak_mib() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap_or_default();
-    line.split_whitespace().nth(1).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
 }

@@ -4,7 +4,6 @@ mod config;
 mod curve;
 mod data;
 mod golden;
-mod inspect;
 mod model;
 mod report;
 mod run;

@@ -2,9 +2,9 @@
 
 use dtensor::{DTensor, DType, DeviceMesh};
 use dtensor_nn::{
-    ColwiseParallel, Forward, FullyShardOptions, Gpt, GptConfig, Llama, LlamaConfig, Module, Plan,
-    PrepareInput, RowwiseParallel, SequenceParallel, Spot, context_plan, fully_shard, gpt_plan,
-    llama_plan, parallelize_module, replicate,
+    Forward, FullyShardOptions, Gpt, GptConfig, Llama, LlamaConfig, Module, context_plan,
+    fully_shard, gpt_plan, gpt_sequence_plan, llama_plan, llama_sequence_plan, parallelize_module,
+    replicate,
 };
 
 use super::{
@@ -80,9 +80,10 @@ impl Model {
         let strategy = &config.strategy;
         for axis in strategy.axes(Role::Tensor) {
             let plan = match (&self, strategy.sequence_parallel) {
-                (_, true) => sequence_plan(config.model),
                 (Model::Gpt(_), false) => gpt_plan(),
+                (Model::Gpt(_), true) => gpt_sequence_plan(),
                 (Model::Llama(_), false) => llama_plan(),
+                (Model::Llama(_), true) => llama_sequence_plan(),
             };
             parallelize_module(self.module_mut(), mesh, axis, &plan)?;
         }
@@ -119,31 +120,5 @@ impl Model {
         }
         options.output_dtype = Some(DType::F32);
         shard(self.module_mut(), axis, &options)
-    }
-}
-
-/// Tensor parallel in which what stands between the products runs on cut positions: the same bytes are sent, and less
-/// is held.
-fn sequence_plan(model: ModelKind) -> Plan {
-    let positions = Spot::Shard(1);
-    let to_positions = RowwiseParallel { input: None, output: positions };
-    let columns = ColwiseParallel::default();
-    let plan = Plan::new()
-        .with("tok", to_positions)
-        .with("layers.*.attn", PrepareInput(Spot::Replicate))
-        .with("layers.*.attn.w[qkv]", columns)
-        .with("layers.*.attn.wo", to_positions)
-        .with("layers.*.mlp", PrepareInput(Spot::Replicate))
-        .with("layers.*.mlp.w2", to_positions)
-        .with("head", columns);
-    match model {
-        ModelKind::Gpt => plan
-            .with("layers.*.mlp.w1", columns)
-            .with("layers.*.ln[12]", SequenceParallel::default())
-            .with("lnf", SequenceParallel::default()),
-        ModelKind::Llama => plan
-            .with("layers.*.mlp.w[13]", columns)
-            .with("layers.*.norm[12]", SequenceParallel::default())
-            .with("norm", SequenceParallel::default()),
     }
 }

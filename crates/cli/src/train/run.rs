@@ -20,7 +20,6 @@ use super::{
     config::Config,
     curve,
     data::Text,
-    inspect::resident_bytes,
     model::{Model, Sizes},
     report::{self, Bar, StepLine},
     save::{self, Place},
@@ -29,6 +28,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
+    memory::resident_bytes,
     output::{Out, terminal_width},
 };
 

@@ -1,21 +1,13 @@
 //! Where gradients lie.
 
-use dtensor_layout::{Cut, Layout, Placement};
+use dtensor_layout::{Layout, Placement};
 
-use crate::{DTensor, Error, Result};
+use crate::{DTensor, Error, Result, tensor::settled_layout};
 
 /// The layout in which the gradient of a value in this layout is at home: the same, and copies where a reduction is
 /// pending, since every contribution to a sum has the gradient of the sum.
 pub(crate) fn dual(layout: &Layout) -> Result<Layout> {
-    if !layout.is_partial() {
-        return Ok(layout.clone());
-    }
-    let settle = |placement: &Placement| match placement.reduce_op() {
-        Some(_) => Placement::Replicate,
-        None => *placement,
-    };
-    let placements: Vec<Placement> = layout.placements().iter().map(settle).collect();
-    like(layout, &placements)
+    settled_layout("backward", layout)
 }
 
 /// The gradient of a result, before the formula of its operation sees it: cut where the result is. That is needed
@@ -38,17 +30,10 @@ pub(crate) fn aligned(gradient: DTensor, result: &Layout) -> Result<DTensor> {
         want.iter().zip(home).any(|(want, home)| want != home && want.shard_dim().is_some());
     let to = match cut_alone {
         true if want == have => return Ok(gradient),
-        true => gradient.layout().with_placements(&want).map_err(Error::layout("backward"))?,
-        false => {
-            like(&result.with_dtype(gradient.dtype()).map_err(Error::layout("backward"))?, &want)?
-        }
+        true => gradient.layout().with_placements(&want),
+        false => result
+            .with_dtype(gradient.dtype())
+            .and_then(|result| result.with_placements_in_order(&want)),
     };
-    gradient.redistribute_as("backward", &to)
-}
-
-/// Other placements, with dims cut in the order in which they are.
-fn like(layout: &Layout, placements: &[Placement]) -> Result<Layout> {
-    let cuts: Vec<Vec<Cut>> = layout.order().dims().map(<[Cut]>::to_vec).collect();
-    Layout::with_cuts(layout.global_shape(), layout.dtype(), layout.mesh(), placements, &cuts)
-        .map_err(Error::layout("backward"))
+    gradient.redistribute_as("backward", &to.map_err(Error::layout("backward"))?)
 }

@@ -1,6 +1,6 @@
 //! Between a tensor and what this rank holds of it, with gradients.
 
-use dtensor_layout::{Cut, Layout, Placement, ReduceOp};
+use dtensor_layout::{Layout, Placement, ReduceOp};
 use dtensor_local::Tensor;
 use smallvec::smallvec;
 
@@ -154,9 +154,7 @@ fn gradient_layout(
         }),
     };
     let placements = layout.placements().iter().map(other).collect::<Result<Vec<_>>>()?;
-    let cuts: Vec<Vec<Cut>> = layout.order().dims().map(<[Cut]>::to_vec).collect();
-    let (shape, dtype) = (layout.global_shape(), layout.dtype());
-    Layout::with_cuts(shape, dtype, layout.mesh(), &placements, &cuts).map_err(Error::layout(op))
+    layout.with_placements_in_order(&placements).map_err(Error::layout(op))
 }
 
 /// The result, from which a way leads back if there is one from the operand.

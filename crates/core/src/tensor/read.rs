@@ -1,7 +1,7 @@
 //! Out of the distributed world: the local part, the whole, values.
 
 use dtensor_dtype::Element;
-use dtensor_layout::{Cut, Layout};
+use dtensor_layout::Layout;
 use dtensor_local::{LocalError, Tensor};
 
 use crate::{DTensor, Error, Placement, Result};
@@ -77,8 +77,6 @@ pub(crate) fn settled_layout(op: &'static str, layout: &Layout) -> Result<Layout
         None => *placement,
     };
     let placements: Vec<Placement> = layout.placements().iter().map(settle).collect();
-    // Cut in the order in which it is: another one would have to be exchanged.
-    let cuts: Vec<Vec<Cut>> = layout.order().dims().map(<[Cut]>::to_vec).collect();
-    let (shape, dtype) = (layout.global_shape(), layout.dtype());
-    Layout::with_cuts(shape, dtype, layout.mesh(), &placements, &cuts).map_err(Error::layout(op))
+    // Another order would have to be exchanged.
+    layout.with_placements_in_order(&placements).map_err(Error::layout(op))
 }

@@ -9,7 +9,7 @@ use dtensor::{
 };
 use dtensor_testing::spmd;
 
-use crate::support::mesh;
+use crate::support::{mesh, slopes_of};
 
 type Function = fn(&DTensor) -> Result<DTensor, Error>;
 
@@ -23,12 +23,7 @@ fn vector(values: &[f64], mesh: &DeviceMesh) -> DTensor {
 
 /// The gradient of the sum of the results.
 fn slopes(function: Function, x: &DTensor) -> Result<Vec<f64>, Error> {
-    let x = x.requires_grad()?;
-    let gradients = function(&x)?.sum(&[], false)?.backward()?;
-    match gradients.get(&x) {
-        Some(gradient) => gradient.to_vec(),
-        None => Ok(vec![0.0; x.numel()]),
-    }
+    slopes_of(|x| function(x)?.sum(&[], false), x)
 }
 
 #[test]

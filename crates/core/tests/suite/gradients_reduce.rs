@@ -10,7 +10,7 @@ use dtensor::{
 };
 use dtensor_testing::spmd;
 
-use crate::support::mesh;
+use crate::support::{mesh, slopes_of};
 
 type Function = fn(&DTensor) -> Result<DTensor, Error>;
 
@@ -32,12 +32,7 @@ fn loss(function: Function, x: &DTensor) -> Result<DTensor, Error> {
 }
 
 fn slopes(function: Function, x: &DTensor) -> Result<Vec<f64>, Error> {
-    let x = x.requires_grad()?;
-    let gradients = loss(function, &x)?.backward()?;
-    match gradients.get(&x) {
-        Some(gradient) => gradient.to_vec(),
-        None => Ok(vec![0.0; x.numel()]),
-    }
+    slopes_of(|x| loss(function, x), x)
 }
 
 /// On one rank, and on three that hold a part each.

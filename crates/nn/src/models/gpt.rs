@@ -1,9 +1,9 @@
-use dtensor::{DTensor, DType, DeviceMesh, Result, checkpoint};
+use dtensor::{DTensor, DType, DeviceMesh, Result};
 
 use crate::{
     Activation, AttentionConfig, ColwiseParallel, Dropout, Embedding, Error, Forward, LayerNorm,
     Linear, Mlp, Module, ModuleState, MultiHeadAttention, Plan, RowwiseParallel, Sequence,
-    traverse,
+    SequenceParallel, traverse,
 };
 
 /// What a [`Gpt`] is like.
@@ -106,16 +106,8 @@ impl Forward for Gpt {
     fn forward(&self, ids: &DTensor) -> Result<DTensor> {
         super::check_tokens("Gpt", ids, self.config.sequence)?;
         let positions = self.sequence.rows(&self.pos.weight.get()?, ids.shape()[1])?;
-        let mut x = self.tok.call(ids)?.add(&positions)?;
-        for block in &self.layers {
-            x = match self.config.recompute {
-                true => {
-                    let block = block.clone();
-                    checkpoint(&x, move |x| block.call(x))?
-                }
-                false => block.call(&x)?,
-            };
-        }
+        let x = self.tok.call(ids)?.add(&positions)?;
+        let x = super::through(&self.layers, x, self.config.recompute)?;
         self.head.call(&self.lnf.call(&x)?)
     }
 }
@@ -153,4 +145,12 @@ pub fn gpt_plan() -> Plan {
         .with("layers.*.mlp.w1", ColwiseParallel::default())
         .with("layers.*.mlp.w2", RowwiseParallel::default())
         .with("head", ColwiseParallel::default())
+}
+
+/// As [`gpt_plan`], with norms and what is added on cut positions: the same bytes are sent, and less is held.
+pub fn gpt_sequence_plan() -> Plan {
+    super::sequence_plan()
+        .with("layers.*.mlp.w1", ColwiseParallel::default())
+        .with("layers.*.ln[12]", SequenceParallel::default())
+        .with("lnf", SequenceParallel::default())
 }

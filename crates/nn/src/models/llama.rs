@@ -1,8 +1,9 @@
-use dtensor::{DTensor, DType, DeviceMesh, Result, checkpoint};
+use dtensor::{DTensor, DType, DeviceMesh, Result};
 
 use crate::{
     Activation, AttentionConfig, ColwiseParallel, Embedding, Error, Forward, Linear, Mlp, Module,
-    ModuleState, MultiHeadAttention, Plan, RmsNorm, Rotary, RowwiseParallel, traverse,
+    ModuleState, MultiHeadAttention, Plan, RmsNorm, Rotary, RowwiseParallel, SequenceParallel,
+    traverse,
 };
 
 /// What a [`Llama`] is like.
@@ -98,16 +99,7 @@ impl Llama {
 impl Forward for Llama {
     fn forward(&self, ids: &DTensor) -> Result<DTensor> {
         super::check_tokens("Llama", ids, self.config.sequence)?;
-        let mut x = self.tok.call(ids)?;
-        for block in &self.layers {
-            x = match self.config.recompute {
-                true => {
-                    let block = block.clone();
-                    checkpoint(&x, move |x| block.call(x))?
-                }
-                false => block.call(&x)?,
-            };
-        }
+        let x = super::through(&self.layers, self.tok.call(ids)?, self.config.recompute)?;
         self.head.call(&self.norm.call(&x)?)
     }
 }
@@ -148,4 +140,12 @@ pub fn llama_plan() -> Plan {
         .with("layers.*.mlp.w[13]", ColwiseParallel::default())
         .with("layers.*.mlp.w2", RowwiseParallel::default())
         .with("head", ColwiseParallel::default())
+}
+
+/// As [`llama_plan`], with norms and what is added on cut positions: the same bytes are sent, and less is held.
+pub fn llama_sequence_plan() -> Plan {
+    super::sequence_plan()
+        .with("layers.*.mlp.w[13]", ColwiseParallel::default())
+        .with("layers.*.norm[12]", SequenceParallel::default())
+        .with("norm", SequenceParallel::default())
 }

@@ -9,9 +9,9 @@ use dtensor::{
     plan::StepKind::{self, AllGather, AllReduce, ReduceScatter},
 };
 use dtensor_nn::{
-    ColwiseParallel, Forward, FullyShardOptions, Gpt, GptConfig, Llama, LlamaConfig, Module, Plan,
-    PrepareInput, Result, RowwiseParallel, SequenceParallel, Spot, cross_entropy, fully_shard,
-    gpt_plan, llama_plan, named_parameters, parallelize_module,
+    Forward, FullyShardOptions, Gpt, GptConfig, Llama, LlamaConfig, Module, Plan, Result,
+    cross_entropy, fully_shard, gpt_plan, gpt_sequence_plan, llama_plan, llama_sequence_plan,
+    named_parameters, parallelize_module,
 };
 use dtensor_testing::spmd;
 
@@ -97,32 +97,8 @@ impl Model {
         match (self, role) {
             (Model::Gpt(_), Role::Tensor) => gpt_plan(),
             (Model::Llama(_), Role::Tensor) => llama_plan(),
-            _ => self.sequence_plan(),
-        }
-    }
-
-    /// What stands between the products runs on cut positions.
-    fn sequence_plan(&self) -> Plan {
-        let to_positions = RowwiseParallel { input: None, output: Spot::Shard(1) };
-        let columns = ColwiseParallel::default();
-        let plan = Plan::new()
-            .with("tok", to_positions)
-            .with("layers.*.attn", PrepareInput(Spot::Replicate))
-            .with("layers.*.attn.w[qkv]", columns)
-            .with("layers.*.attn.wo", to_positions)
-            .with("layers.*.mlp", PrepareInput(Spot::Replicate))
-            .with("layers.*.mlp.w2", to_positions)
-            .with("head", columns);
-        let norm = SequenceParallel::default();
-        match self {
-            Model::Gpt(_) => plan
-                .with("layers.*.mlp.w1", columns)
-                .with("layers.*.ln[12]", norm)
-                .with("lnf", norm),
-            Model::Llama(_) => plan
-                .with("layers.*.mlp.w[13]", columns)
-                .with("layers.*.norm[12]", norm)
-                .with("norm", norm),
+            (Model::Gpt(_), _) => gpt_sequence_plan(),
+            (Model::Llama(_), _) => llama_sequence_plan(),
         }
     }
 

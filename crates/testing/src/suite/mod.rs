@@ -22,6 +22,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("tensors_are_made_of_parts_and_of_one_ranks_data", tensors::constructed),
     ("random_values_are_those_of_one_rank", tensors::random),
     ("every_operation_gives_the_dense_result", tensors::operations),
+    ("values_that_one_rank_refuses_are_an_error_on_all", tensors::refused_values),
     ("gradients_are_those_of_one_rank", training::gradients),
     ("training_gives_the_bits_of_threads", training::steps),
 ];

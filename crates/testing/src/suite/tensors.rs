@@ -40,6 +40,32 @@ pub(super) fn redistributed(world: &World) -> Result<(), String> {
     Ok(())
 }
 
+/// What one rank finds wrong with the values it holds is the same error on all, and the world goes on.
+pub(super) fn refused_values(world: &World) -> Result<(), String> {
+    let n = world.size();
+    let mesh = mesh(world, &[n]);
+    let table = place(&noise(&[5, 2]), DType::F64, &mesh, &[Replicate], 1);
+    for bad in 0..n {
+        // Two indices per rank, of which that of one rank is out of range.
+        let indices: Vec<f64> =
+            (0..2 * n).map(|at| if at == 2 * bad { 99.0 } else { 1.0 }).collect();
+        let indices = place(&Dense::new(&[2 * n], indices), DType::I64, &mesh, &[Shard(0)], 1);
+        let error = match table.index_select(0, &indices) {
+            Ok(_) => return Err(format!("index 99 of rank {bad} was taken")),
+            Err(error) => error.to_string(),
+        };
+        if !error.contains("99") {
+            return Err(format!("of index 99 on rank {bad}: {error}"));
+        }
+        let ones = dtensor::ones(&[n], DType::I64, &mesh, &[Shard(0)]).map_err(text)?;
+        let sum = ones.sum(&[], false).and_then(|sum| sum.item::<i64>()).map_err(text)?;
+        if sum != n as i64 {
+            return Err(format!("afterwards {n} ones are {sum}"));
+        }
+    }
+    Ok(())
+}
+
 /// From the first ranks to the last, some of which are the same.
 pub(super) fn to_other_meshes(world: &World) -> Result<(), String> {
     let whole = noise(&SHAPE);

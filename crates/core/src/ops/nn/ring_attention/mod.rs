@@ -115,9 +115,7 @@ impl Op for RingAttention {
     }
 
     fn decomposes(&self, operands: &[&Layout]) -> bool {
-        self.settings.needs_whole_keys(operands[0], operands[1])
-            || cuts_positions(operands)
-                && self.choice(operands).is_ok_and(|choice| goes_round(&choice))
+        goes_in_steps(&self.settings, operands, || self.choice(operands))
     }
 
     fn decompose(&self, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
@@ -126,17 +124,9 @@ impl Op for RingAttention {
             let settings = self.settings.with_whole_keys();
             return call(&RingAttention { settings, order: self.order }, operands);
         }
-        let choice = self.choice(&layouts)?;
-        around(self.name(), operands, choice, |x, context, choice, coord| {
-            let of = [&choice.operands[0], &choice.operands[1], &choice.operands[2]];
-            let mesh = operands[0].mesh();
-            let ring = Ring::new(self.name(), mesh, coord, of, self.settings.causal, self.order)?;
-            if mesh.is_fake() {
-                ring.pretend(x[1].dtype().size(), None);
-                return blanks(operands[0], choice, coord);
-            }
-            let look = look(&self.settings, self.order, x, context)?;
-            let mut seen = Seen::nothing(&look, x[0], x[2].shape()[x[2].n_dims() - 1])?;
+        let around = Around { op: self.name(), settings: &self.settings, order: self.order };
+        around.run(operands, self.choice(&layouts)?, None, |ring, look, x| {
+            let mut seen = Seen::nothing(look, x[0], x[2].shape()[x[2].n_dims() - 1])?;
             ring.forward(&mut seen, [x[1], x[2]])?;
             Ok(two(seen.results(x[0]))?)
         })
@@ -218,9 +208,7 @@ impl Op for RingAttentionBackward {
     }
 
     fn decomposes(&self, operands: &[&Layout]) -> bool {
-        self.settings.needs_whole_keys(operands[0], operands[1])
-            || cuts_positions(operands)
-                && self.choice(operands).is_ok_and(|choice| goes_round(&choice))
+        goes_in_steps(&self.settings, operands, || self.choice(operands))
     }
 
     fn decompose(&self, operands: &[&DTensor]) -> Result<Outputs<DTensor>> {
@@ -229,18 +217,10 @@ impl Op for RingAttentionBackward {
             let settings = self.settings.with_whole_keys();
             return call(&RingAttentionBackward { settings, order: self.order }, operands);
         }
-        let choice = self.choice(&layouts)?;
-        around(self.name(), operands, choice, |x, context, choice, coord| {
-            let of = [&choice.operands[0], &choice.operands[1], &choice.operands[2]];
-            let mesh = operands[0].mesh();
-            let ring = Ring::new(self.name(), mesh, coord, of, self.settings.causal, self.order)?;
-            if mesh.is_fake() {
-                let dtype = x[1].dtype();
-                ring.pretend(dtype.size(), Some(wide(dtype).size()));
-                return blanks(operands[0], choice, coord);
-            }
-            let look = look(&self.settings, self.order, x, context)?;
-            let mut owed = Owed::new(&look, x[0], (x[3], x[4]), x[5])?;
+        let around = Around { op: self.name(), settings: &self.settings, order: self.order };
+        let of_gradients = wide(operands[1].dtype()).size();
+        around.run(operands, self.choice(&layouts)?, Some(of_gradients), |ring, look, x| {
+            let mut owed = Owed::new(look, x[0], (x[3], x[4]), x[5])?;
             let grads = ring.backward(&mut owed, [x[1], x[2]])?;
             Ok(self.rounded(x, owed, grads)?)
         })
@@ -275,32 +255,64 @@ impl RingAttentionBackward {
     }
 }
 
-/// Brings the operands to where a choice has them, and runs a rank's part of the work.
-fn around(
+/// Whether it is computed by other operations, or by keys that go around.
+fn goes_in_steps(
+    settings: &Settings,
+    operands: &[&Layout],
+    choice: impl FnOnce() -> Result<Choice>,
+) -> bool {
+    settings.needs_whole_keys(operands[0], operands[1])
+        || cuts_positions(operands) && choice().is_ok_and(|choice| goes_round(&choice))
+}
+
+/// Keys that go around, in the name of an operation.
+struct Around<'a> {
     op: &'static str,
-    operands: &[&DTensor],
-    choice: Choice,
-    part: impl FnOnce(&[&Tensor], &LocalContext, &Choice, &[usize]) -> Result<Outputs>,
-) -> Result<Outputs<DTensor>> {
-    let moved = operands.iter().zip(&choice.operands);
-    let moved: Vec<DTensor> = moved
-        .map(|(operand, layout)| operand.redistribute_as(op, layout))
-        .collect::<Result<_>>()?;
-    let mesh = operands[0].mesh();
-    let locals: Outputs = match mesh.coord() {
-        Some(coord) => {
-            let context =
-                LocalContext::new(choice.operands.clone(), choice.results.clone(), coord.to_vec());
-            let x: Vec<&Tensor> = moved.iter().map(DTensor::local).collect();
-            part(&x, &context, &choice, coord)?
-        }
-        None => {
-            let nothing = |layout: &Layout| Tensor::empty(&[0], layout.dtype());
-            choice.results.iter().map(nothing).collect::<Result<_, LocalError>>()?
-        }
-    };
-    let placed = locals.into_iter().zip(choice.results);
-    Ok(placed.map(|(local, layout)| DTensor::from_parts(local, layout, mesh.clone())).collect())
+    settings: &'a Settings,
+    order: Positions,
+}
+
+impl Around<'_> {
+    /// Brings the operands to where a choice has them, and runs a rank's part of the work. `of_gradients` is the size of an
+    /// element of the gradients that go behind the keys, if any do.
+    fn run(
+        &self,
+        operands: &[&DTensor],
+        choice: Choice,
+        of_gradients: Option<usize>,
+        part: impl FnOnce(&Ring, &Look, &[&Tensor]) -> Result<Outputs>,
+    ) -> Result<Outputs<DTensor>> {
+        let moved = operands.iter().zip(&choice.operands);
+        let moved: Vec<DTensor> = moved
+            .map(|(operand, layout)| operand.redistribute_as(self.op, layout))
+            .collect::<Result<_>>()?;
+        let mesh = operands[0].mesh();
+        let locals: Outputs = match mesh.coord() {
+            Some(coord) => {
+                let x: Vec<&Tensor> = moved.iter().map(DTensor::local).collect();
+                let of = [&choice.operands[0], &choice.operands[1], &choice.operands[2]];
+                let causal = self.settings.causal;
+                let ring = Ring::new(self.op, mesh, coord, of, causal, self.order)?;
+                match mesh.is_fake() {
+                    true => {
+                        ring.pretend(x[1].dtype().size(), of_gradients);
+                        blanks(operands[0], &choice, coord)?
+                    }
+                    false => {
+                        let (operands, results) = (choice.operands.clone(), choice.results.clone());
+                        let context = LocalContext::new(operands, results, coord.to_vec());
+                        part(&ring, &look(self.settings, self.order, &x, &context)?, &x)?
+                    }
+                }
+            }
+            None => {
+                let nothing = |layout: &Layout| Tensor::empty(&[0], layout.dtype());
+                choice.results.iter().map(nothing).collect::<Result<_, LocalError>>()?
+            }
+        };
+        let placed = locals.into_iter().zip(choice.results);
+        Ok(placed.map(|(local, layout)| DTensor::from_parts(local, layout, mesh.clone())).collect())
+    }
 }
 
 /// Results without values.
