@@ -21,7 +21,7 @@ pub enum Command {
 
 /// The commands and what each is for, in the order of the help.
 const COMMANDS: [(&str, &str); 5] = [
-    ("test", "everything CI runs: set-up, the checks below with and without MPI, the MPI suite"),
+    ("test", "everything CI runs: set-up, the checks below for MPI, the MPI suite"),
     ("check", "fmt, clippy, unit, property and doc tests, docs; needs no system package"),
     ("mpi-test", "the MPI suite alone, under mpirun; --ranks 2,3,4 says with how many ranks"),
     ("miri", "the unsafe code of memory and views under Miri; needs a nightly toolchain with it"),

@@ -16,32 +16,51 @@ pub const LIMIT: Duration = Duration::from_secs(15 * 60);
 /// Features for the tensors of other crates. They change nothing else, so that one test needs them.
 const OTHER_TENSORS: &str = "dtensor-local/ndarray,dtensor-local/candle";
 
-/// The checks of the default build, which needs no system package.
-pub fn without_mpi(report: &mut Report) -> Result<()> {
+/// Whether the machine has an MPI to build for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mpi {
+    Present,
+    Absent,
+}
+
+impl Mpi {
+    /// The feature for cargo, and that of `mpi-suite`: equal ones, so that nothing is compiled twice.
+    pub fn features(self) -> &'static [&'static str] {
+        match self {
+            Mpi::Present => &["--features", "mpi"],
+            Mpi::Absent => &[],
+        }
+    }
+}
+
+/// The checks that need no mpirun. With MPI everything is compiled for it once, and the default build, which differs in
+/// what is left out alone, is only checked to compile: its tests would repeat the others.
+pub fn run(report: &mut Report, mpi: Mpi) -> Result<()> {
     cargo_step(report, "fmt", &["fmt", "--all", "--check"])?;
+    let all = match mpi {
+        Mpi::Present => format!("mpi,{OTHER_TENSORS}"),
+        Mpi::Absent => OTHER_TENSORS.to_owned(),
+    };
     // Clippy and the documentation both need their dependencies checked, not compiled: next to each
     // other they share that work.
-    clippy(report, "clippy", &["--features", OTHER_TENSORS])?;
-    docs(report, "docs", &["--features", OTHER_TENSORS])?;
+    cargo_step(
+        report,
+        "clippy",
+        &["clippy", "--workspace", "--all-targets", "--features", &all, "--", "-D", "warnings"],
+    )?;
+    docs(report, "docs", &["--features", &all])?;
+    if mpi == Mpi::Present {
+        cargo_step(report, "default build", &["check", "--workspace"])?;
+    }
     // Documentation tests apart, so that each of the two has its own time in the summary.
-    cargo_step(report, "tests", &["test", "--workspace", "--lib", "--bins", "--tests"])?;
-    cargo_step(report, "doc tests", &["test", "--workspace", "--doc"])?;
+    let tests = ["test", "--workspace", "--lib", "--bins", "--tests"];
+    cargo_step(report, "tests", &[&tests[..], mpi.features()].concat())?;
+    let doc_tests = ["test", "--workspace", "--doc"];
+    cargo_step(report, "doc tests", &[&doc_tests[..], mpi.features()].concat())?;
     cargo_step(
         report,
         "tests, other tensors",
         &["test", "--package", "dtensor-local", "--features", OTHER_TENSORS, "--test", "interop"],
-    )
-}
-
-/// What differs with the feature `mpi` and needs no mpirun. The unit tests are those of `comm`, which
-/// has some behind the feature; the others would only repeat themselves.
-pub fn with_mpi(report: &mut Report) -> Result<()> {
-    clippy(report, "clippy, mpi", &["--features", "mpi"])?;
-    docs(report, "docs, mpi", &["--features", "mpi"])?;
-    cargo_step(
-        report,
-        "tests, mpi",
-        &["test", "--package", "dtensor-comm", "--features", "mpi", "--lib"],
     )
 }
 
@@ -89,13 +108,6 @@ pub fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(workspace());
     command
-}
-
-fn clippy(report: &mut Report, name: &str, features: &[&str]) -> Result<()> {
-    let mut arguments = vec!["clippy", "--workspace", "--all-targets"];
-    arguments.extend(features);
-    arguments.extend(["--", "-D", "warnings"]);
-    cargo_step(report, name, &arguments)
 }
 
 fn docs(report: &mut Report, name: &str, features: &[&str]) -> Result<()> {

@@ -30,6 +30,7 @@ mod setup;
 use std::process::ExitCode;
 
 use args::{Command, Request};
+use checks::Mpi;
 use error::Result;
 use report::Report;
 
@@ -61,13 +62,12 @@ fn run(command: &Command, report: &mut Report) -> Result<()> {
     match command {
         Command::Test => {
             report.step("set-up", setup::everything)?;
-            checks::without_mpi(report)?;
-            checks::with_mpi(report)?;
+            checks::run(report, Mpi::Present)?;
             mpi_tests::run(report, &mpi_tests::RANKS)
         }
         Command::Check => {
             report.step("set-up", setup::rust_components)?;
-            checks::without_mpi(report)
+            checks::run(report, Mpi::Absent)
         }
         Command::MpiTest { ranks } => {
             report.step("set-up", setup::system_packages)?;

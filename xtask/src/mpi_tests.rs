@@ -36,12 +36,15 @@ pub const RANKS: [usize; 3] = [2, 3, 4];
 const FAULT_RANKS: usize = 3;
 
 const SUITE: &str = "mpi-suite";
+/// A test of the package that has the suite.
+const TEST_BESIDE_SUITE: &str = "spmd";
+/// The test of `comm` for mpirun.
+const SETTINGS: &str = "mpi";
 const SUITE_LIMIT: Duration = Duration::from_secs(5 * 60);
 const FAULT_LIMIT: Duration = Duration::from_secs(60);
 
 pub fn run(report: &mut Report, ranks: &[usize]) -> Result<()> {
-    let suite = report.step("build of mpi-suite", build_suite)?;
-    let settings = report.step("build of comm's tests, mpi", build_settings_tests)?;
+    let Programs { suite, settings } = report.step("build for mpirun", build)?;
     let launcher = Launcher::detect()?;
     for &n in ranks {
         report.step(&format!("mpi-suite, {n} ranks"), || run_suite(&launcher, &suite, n))?;
@@ -59,27 +62,29 @@ struct Fault {
     extra_flags: Vec<String>,
 }
 
-fn build_suite() -> Result<PathBuf> {
-    build(&["build", "--package", "dtensor-testing", "--bin", SUITE], SUITE)
+/// What mpirun starts.
+struct Programs {
+    suite: PathBuf,
+    /// What depends on the settings of the MPI world: an ordinary test program, whose ranks are
+    /// processes if mpirun starts it.
+    settings: PathBuf,
 }
 
-/// What depends on the settings of the MPI world: an ordinary test program, whose ranks are
-/// processes if mpirun starts it.
-fn build_settings_tests() -> Result<PathBuf> {
-    build(&["test", "--no-run", "--package", "dtensor-comm", "--test", "mpi"], "mpi")
-}
-
-/// Builds a program with the feature `mpi`; cargo may add `-` and a hash to its name.
-fn build(arguments: &[&str], name: &str) -> Result<PathBuf> {
-    let mut command = checks::cargo(arguments);
-    command.args(["--features", "mpi"]);
-    // Asking cargo where the binary is holds for any target directory and any configured target.
+/// Builds them as the tests of the whole workspace are built: with the same features of all dependencies, so that after
+/// those tests nothing is left to compile.
+fn build() -> Result<Programs> {
+    let mut command = checks::cargo(&["test", "--no-run", "--workspace"]);
+    command.args(checks::Mpi::Present.features());
+    // A test of a package brings the package's programs with it.
+    command.args(["--test", SETTINGS, "--test", TEST_BESIDE_SUITE]);
+    // Asking cargo where a program is holds for any target directory and any configured target.
     command.arg("--message-format=json-render-diagnostics");
     let messages = process::run_checked(&mut command, checks::LIMIT, Output::CollectStdout)?;
-    messages
-        .iter()
-        .find_map(|message| executable(message, name))
-        .ok_or_else(|| Error::new(format!("cargo built {name} but did not say where")))
+    let find = |name: &str| {
+        let path = messages.iter().find_map(|message| executable(message, name));
+        path.ok_or_else(|| Error::new(format!("cargo built {name} but did not say where")))
+    };
+    Ok(Programs { suite: find(SUITE)?, settings: find(SETTINGS)? })
 }
 
 /// The tests one after the other: the ranks must make the same calls in the same order.

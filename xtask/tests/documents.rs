@@ -88,12 +88,15 @@ fn every_link_to_a_file_leads_to_one() {
 }
 
 #[test]
-fn the_program_of_the_readme_is_the_example_that_is_compiled() {
+fn the_programs_of_the_readme_are_the_examples_that_are_compiled() {
     let readme = read("README.md");
-    let (_, rest) = readme.split_once("```rust\n").expect("a program");
-    let (program, _) = rest.split_once("```").expect("its end");
-    let example = read("crates/cli/examples/hello.rs");
-    // The example has a header that the README does not need.
-    let (_, example) = example.split_once("\n\n").expect("a header");
-    assert_eq!(program, example);
+    let programs: Vec<&str> = readme
+        .split("```rust\n")
+        .skip(1)
+        .map(|rest| rest.split_once("```").expect("its end").0)
+        .collect();
+    let examples = ["hello", "model"].map(|name| read(format!("crates/cli/examples/{name}.rs")));
+    // An example has a header that the README does not need.
+    let examples = examples.each_ref().map(|text| text.split_once("\n\n").expect("a header").1);
+    assert_eq!(programs, examples);
 }

@@ -10,15 +10,14 @@ pub(crate) fn dual(layout: &Layout) -> Result<Layout> {
     settled_layout("backward", layout)
 }
 
-/// The gradient of a result, before the formula of its operation sees it: cut where the result is. That is needed
-/// sooner or later, the operands being cut likewise, and so it is done once; for the same reason contributions to the gradient
-/// of a pending sum are reduced. Where the result is a copy, the gradient stays as it is: formulas are linear in it,
-/// and so a pending sum may stay one.
+/// The gradient of a result, before the formula of its operation sees it: cut where the result is, and copied where the
+/// result is a pending sum. Both are needed sooner or later, by each operand that is cut likewise, and so it is done once.
+/// Where the result is a copy, the gradient stays as it is: formulas are linear in it, and so a pending sum may stay one.
 pub(crate) fn aligned(gradient: DTensor, result: &Layout) -> Result<DTensor> {
     let (have, home) = (gradient.placements(), result.placements());
     let want = |(have, home): (&Placement, &Placement)| match home {
         Placement::Shard(_) => *home,
-        Placement::Partial(_) if have.reduce_op().is_some() => Placement::Replicate,
+        Placement::Partial(_) => Placement::Replicate,
         _ => *have,
     };
     let want: Vec<Placement> = have.iter().zip(home).map(want).collect();

@@ -362,6 +362,9 @@ fn sequence_parallel_gathers_and_scatters_instead() {
         for (part, end) in [("attn", "attn.wo"), ("mlp", "mlp.w2")] {
             assert_eq!(of(&format!("layers.{block}.{part}"), Phase::Forward), [AllGather]);
             assert_eq!(of(&format!("layers.{block}.{end}"), Phase::Forward), [ReduceScatter]);
+            // The operand and the weight both need the whole gradient; it is sent once.
+            let back = of(&format!("layers.{block}.{end}"), Phase::Backward);
+            assert_eq!(back.iter().filter(|kind| **kind == AllGather).count(), 1, "{back:?}");
         }
         for norm in ["ln1", "ln2"] {
             assert_eq!(of(&format!("layers.{block}.{norm}"), Phase::Backward), [ReduceScatter]);
