@@ -24,22 +24,22 @@ pub enum Mpi {
 }
 
 impl Mpi {
-    /// The feature for cargo, and that of `mpi-suite`: equal ones, so that nothing is compiled twice.
+    /// The features of tests, and of `mpi-suite`: equal ones, so that nothing is compiled twice.
     pub fn features(self) -> &'static [&'static str] {
         match self {
-            Mpi::Present => &["--features", "mpi"],
-            Mpi::Absent => &[],
+            Mpi::Present => &["--features", "mpi,object-store"],
+            Mpi::Absent => &["--features", "object-store"],
         }
     }
 }
 
-/// The checks that need no mpirun. With MPI everything is compiled for it once, and the default build, which differs in
-/// what is left out alone, is only checked to compile: its tests would repeat the others.
+/// The checks that need no mpirun. Everything is compiled once, with all features that there are means for; the default build,
+/// which differs in what is left out alone, is only checked to compile: its tests would repeat the others.
 pub fn run(report: &mut Report, mpi: Mpi) -> Result<()> {
     cargo_step(report, "fmt", &["fmt", "--all", "--check"])?;
     let all = match mpi {
-        Mpi::Present => format!("mpi,{OTHER_TENSORS}"),
-        Mpi::Absent => OTHER_TENSORS.to_owned(),
+        Mpi::Present => format!("mpi,object-store,{OTHER_TENSORS}"),
+        Mpi::Absent => format!("object-store,{OTHER_TENSORS}"),
     };
     // Clippy and the documentation both need their dependencies checked, not compiled: next to each
     // other they share that work.
@@ -49,9 +49,7 @@ pub fn run(report: &mut Report, mpi: Mpi) -> Result<()> {
         &["clippy", "--workspace", "--all-targets", "--features", &all, "--", "-D", "warnings"],
     )?;
     docs(report, "docs", &["--features", &all])?;
-    if mpi == Mpi::Present {
-        cargo_step(report, "default build", &["check", "--workspace"])?;
-    }
+    cargo_step(report, "default build", &["check", "--workspace"])?;
     // Documentation tests apart, so that each of the two has its own time in the summary.
     let tests = ["test", "--workspace", "--lib", "--bins", "--tests"];
     cargo_step(report, "tests", &[&tests[..], mpi.features()].concat())?;

@@ -1,8 +1,12 @@
 use clap::{Parser, Subcommand};
 
-use crate::{bench::BenchArgs, layout::LayoutArgs, ops::OpsArgs, plan::PlanArgs, train::TrainArgs};
+use crate::{
+    bench::BenchArgs, ckpt::CkptArgs, layout::LayoutArgs, ops::OpsArgs, plan::PlanArgs,
+    train::TrainArgs,
+};
 
-/// Distributed tensors: train models, look at layouts, plan redistributions, list operations, measure.
+/// Distributed tensors: train models, convert checkpoints, look at layouts, plan redistributions, list
+/// operations, measure.
 #[derive(Parser)]
 #[command(
     name = "dtensor",
@@ -20,8 +24,9 @@ pub enum Command {
     Layout(LayoutArgs),
     Plan(PlanArgs),
     Ops(OpsArgs),
-    // Large, because it has many options.
+    // Large, because they have many options.
     Train(Box<TrainArgs>),
+    Ckpt(Box<CkptArgs>),
     Bench(BenchArgs),
 }
 

@@ -7,6 +7,7 @@
 
 mod args;
 mod bench;
+mod ckpt;
 mod error;
 mod layout;
 mod memory;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(args),
         Command::Ops(args) => ops::run(args),
         Command::Train(args) => train::run(*args),
+        Command::Ckpt(args) => ckpt::run(*args),
         Command::Bench(args) => bench::run(args),
     }));
     match result {

@@ -16,6 +16,31 @@ impl Tensor {
         Ok(unsafe { std::slice::from_raw_parts(start, self.numel() * self.dtype().size()) })
     }
 
+    /// The bytes, to be changed in place. If the elements are not consecutive, or if another tensor can see them, they are
+    /// copied first; that tensor does not change. Refused for `bool`, of which most bytes are no values: change those by
+    /// [`as_mut_slice`](Tensor::as_mut_slice).
+    ///
+    /// ```
+    /// use dtensor_local::{LocalError, Tensor};
+    ///
+    /// let mut tensor = Tensor::from_vec(vec![1_i32, 2], &[2])?;
+    /// let other = tensor.clone();
+    /// tensor.as_bytes_mut()?[..4].copy_from_slice(&7_i32.to_le_bytes());
+    /// assert_eq!(tensor.to_vec::<i32>()?, [7, 2]);
+    /// assert_eq!(other.to_vec::<i32>()?, [1, 2]);
+    /// # Ok::<(), LocalError>(())
+    /// ```
+    pub fn as_bytes_mut(&mut self) -> Result<&mut [u8]> {
+        if self.dtype() == DType::Bool {
+            let (got, want) = (DType::Bool, DType::U8);
+            return Err(LocalError::WrongDType { op: "as_bytes_mut", got, want });
+        }
+        let n_bytes = self.numel() * self.dtype().size();
+        let start = self.own_start("as_bytes_mut")?;
+        // SAFETY: As many consecutive elements, of which this tensor is the only owner. They are numbers, which any bytes are.
+        Ok(unsafe { std::slice::from_raw_parts_mut(start, n_bytes) })
+    }
+
     /// A new tensor whose bytes `fill` writes, the last dim varying fastest. They are aligned for every
     /// dtype and hold anything at first, so `fill` must write all of them. An error of `fill` is passed on.
     ///

@@ -200,20 +200,10 @@ impl Tensor {
     /// tensor can see them, they are copied first; that tensor does not change.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         self.typed_start::<T>("as_mut_slice")?;
-        let whole = self.storage.as_ref().is_some_and(|storage| Arc::strong_count(storage) == 1);
-        if !whole || !self.is_contiguous() {
-            *self = self.copied();
-        }
-        let (n, offset) = (self.numel(), self.offset);
-        let storage = self.storage.as_mut().and_then(Arc::get_mut);
-        let Some(storage) = storage else {
-            return Err(LocalError::Meta { op: "as_mut_slice", shape: self.shape.to_vec() });
-        };
-        // SAFETY: As in `as_slice`; and the storage has no other owner.
-        Ok(unsafe {
-            let start = storage.start_mut().cast::<T>().add(if n == 0 { 0 } else { offset });
-            slice::from_raw_parts_mut(start, n)
-        })
+        let n = self.numel();
+        let start = self.own_start("as_mut_slice")?;
+        // SAFETY: `n` consecutive elements, of type `T` by the check of the dtype; the storage has no other owner.
+        Ok(unsafe { slice::from_raw_parts_mut(start.cast(), n) })
     }
 
     /// A copy of the values, the last dim varying fastest.
@@ -292,6 +282,20 @@ impl Tensor {
             *(if reach < 0 { &mut before } else { &mut after }) += reach.unsigned_abs();
         }
         (line(before + after + 1, self.offset - before), before)
+    }
+
+    /// The first of consecutive elements in memory that no other tensor sees: it is copied first if need be.
+    pub(crate) fn own_start(&mut self, op: &'static str) -> Result<*mut u8> {
+        let whole = self.storage.as_ref().is_some_and(|storage| Arc::strong_count(storage) == 1);
+        if !whole || !self.is_contiguous() {
+            *self = self.copied();
+        }
+        let at = if self.numel() == 0 { 0 } else { self.offset * self.dtype.size() };
+        match self.storage.as_mut().and_then(Arc::get_mut) {
+            // SAFETY: Within the storage, by the invariant.
+            Some(storage) => Ok(unsafe { storage.start_mut().add(at) }),
+            None => Err(LocalError::Meta { op, shape: self.shape.to_vec() }),
+        }
     }
 
     pub(crate) fn offset(&self) -> usize {

@@ -94,14 +94,6 @@ pub enum Error {
         /// What it is.
         value: f64,
     },
-    /// A file that cannot be read or written.
-    #[error("{path}: {why}")]
-    File {
-        /// Its path.
-        path: String,
-        /// What is wrong.
-        why: String,
-    },
 }
 
 impl Error {

@@ -66,9 +66,7 @@ pub use parallel::{
     RowwiseParallel, SequenceParallel, Spot, distribute_module, parallelize_module,
 };
 pub use parameter::Parameter;
-pub use state_dict::{
-    StateDict, load_state_dict, load_tensors, read_safetensors, state_dict, write_safetensors,
-};
+pub use state_dict::{StateDict, load_state_dict, load_tensors, state_dict};
 pub use traverse::{
     assign_names, for_each_module, module_names, named_parameters, parameters, set_training,
 };

@@ -1,12 +1,8 @@
-//! Parameters by name, and files of them.
+//! Parameters by name.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use dtensor::{DTensor, DType, LocalError, Placement, Tensor, distribute_tensor_from};
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use dtensor::{DTensor, Placement, Tensor, distribute_tensor_from};
 
 use crate::{Error, Module, Parameter, Result, named_parameters, traverse};
 
@@ -60,56 +56,6 @@ pub(crate) fn placed_as(name: &str, value: &DTensor, own: &DTensor) -> Result<DT
     Ok(value.redistribute_layout(own.layout())?)
 }
 
-/// The tensors of a safetensors file, whole. Every rank reads it.
-pub fn read_safetensors(path: &Path) -> Result<BTreeMap<String, Tensor>> {
-    let broken = |why: String| Error::File { path: path.display().to_string(), why };
-    let bytes = std::fs::read(path).map_err(|error| broken(error.to_string()))?;
-    let file = SafeTensors::deserialize(&bytes).map_err(|error| broken(error.to_string()))?;
-    let mut tensors = BTreeMap::new();
-    for (name, view) in file.tensors() {
-        let dtype = ours(view.dtype())
-            .ok_or_else(|| broken(format!("`{name}` has dtype {:?}", view.dtype())))?;
-        let tensor = Tensor::from_bytes_with(view.shape(), dtype, |bytes| {
-            bytes.copy_from_slice(view.data());
-            Ok::<_, LocalError>(())
-        });
-        tensors.insert(name, tensor.map_err(|error| broken(error.to_string()))?);
-    }
-    Ok(tensors)
-}
-
-/// Writes tensors, each of which is gathered, to a safetensors file; rank 0 writes. All ranks call it. The file appears whole or
-/// not at all.
-pub fn write_safetensors(path: &Path, values: &StateDict) -> Result<()> {
-    let mut whole = Vec::with_capacity(values.len());
-    let mut writes = false;
-    for (name, value) in values {
-        writes = value.mesh().world().rank() == 0;
-        let tensor = value.full_tensor()?.contiguous();
-        if writes {
-            whole.push((name.clone(), tensor));
-        }
-    }
-    if !writes {
-        return Ok(());
-    }
-    let broken = |why: String| Error::File { path: path.display().to_string(), why };
-    let view = |(name, tensor): &(String, Tensor)| {
-        let bytes = tensor.as_bytes().map_err(|error| broken(error.to_string()))?.to_vec();
-        Ok((name.clone(), (theirs(tensor.dtype()), tensor.shape().to_vec(), bytes)))
-    };
-    let owned = whole.iter().map(view).collect::<Result<Vec<_>>>()?;
-    let views = owned.iter().map(|(name, (dtype, shape, bytes))| {
-        let view = TensorView::new(*dtype, shape.clone(), bytes);
-        view.map(|view| (name.clone(), view)).map_err(|error| broken(error.to_string()))
-    });
-    let views = views.collect::<Result<Vec<_>>>()?;
-    let partial = path.with_extension("partial");
-    safetensors::serialize_to_file(views, None, &partial)
-        .map_err(|error| broken(error.to_string()))?;
-    std::fs::rename(&partial, path).map_err(|error| broken(error.to_string()))
-}
-
 /// Tensors that every rank has, as a state dict of a model: each in the layout of its parameter.
 pub(crate) fn placed_like(
     module: &dyn Module,
@@ -141,31 +87,4 @@ pub(crate) fn missing<'a>(name: &str, there: impl Iterator<Item = &'a String>) -
     let nearest =
         there.max_by_key(common).map_or_else(|| "none".to_owned(), |name| format!("`{name}`"));
     Error::Missing { name: name.to_owned(), nearest }
-}
-
-fn ours(dtype: Dtype) -> Option<DType> {
-    Some(match dtype {
-        Dtype::F64 => DType::F64,
-        Dtype::F32 => DType::F32,
-        Dtype::F16 => DType::F16,
-        Dtype::BF16 => DType::Bf16,
-        Dtype::I64 => DType::I64,
-        Dtype::I32 => DType::I32,
-        Dtype::U8 => DType::U8,
-        Dtype::BOOL => DType::Bool,
-        _ => return None,
-    })
-}
-
-fn theirs(dtype: DType) -> Dtype {
-    match dtype {
-        DType::F64 => Dtype::F64,
-        DType::F32 => Dtype::F32,
-        DType::F16 => Dtype::F16,
-        DType::Bf16 => Dtype::BF16,
-        DType::I64 => Dtype::I64,
-        DType::I32 => Dtype::I32,
-        DType::U8 => Dtype::U8,
-        DType::Bool => Dtype::BOOL,
-    }
 }

@@ -2,6 +2,7 @@
 
 mod buffers;
 mod cases;
+mod checkpoint;
 mod comm;
 mod dispatch;
 mod kernel_cases;
@@ -28,6 +29,7 @@ pub struct BenchArgs {
 
 #[derive(Subcommand)]
 enum Subject {
+    Checkpoint(checkpoint::CheckpointArgs),
     Comm(comm::CommArgs),
     Dispatch(dispatch::DispatchArgs),
     Kernels(kernels::KernelsArgs),
@@ -38,6 +40,7 @@ enum Subject {
 
 pub fn run(args: BenchArgs) -> Result<()> {
     match args.subject {
+        Subject::Checkpoint(args) => checkpoint::run(args),
         Subject::Comm(args) => comm::run(args),
         Subject::Dispatch(args) => dispatch::run(args),
         Subject::Kernels(args) => kernels::run(args),

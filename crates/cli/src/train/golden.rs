@@ -3,9 +3,10 @@
 use std::{collections::BTreeMap, path::Path};
 
 use dtensor::{DType, DeviceMesh, Runner, Tensor, World, random};
+use dtensor_checkpoint::read_tensors;
 use dtensor_nn::{
     AdamW, Error as NnError, Optimizer, Parameter, clip_grad_norm, cross_entropy, load_tensors,
-    named_parameters, parameters, read_safetensors,
+    named_parameters, parameters,
 };
 use serde_json::{Value, json};
 
@@ -116,7 +117,8 @@ impl Known {
             run[name].as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
         };
         let read = |name: &str| {
-            read_safetensors(&directory.join(name)).map_err(|error| Error::usage(error.to_string()))
+            read_tensors(&directory.join(name).display().to_string())
+                .map_err(|error| Error::usage(error.to_string()))
         };
         let optional = |name: &str| match directory.join(name).exists() {
             true => read(name).map(|tensors| Some(renamed(tensors))),

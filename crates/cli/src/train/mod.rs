@@ -29,10 +29,33 @@ pub fn run(args: TrainArgs) -> Result<()> {
     }
 }
 
+/// What a rank of a run gives.
+type Outcome<T> = std::result::Result<T, Failure>;
+
+/// Why a rank could not go on.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Model(#[from] NnError),
+    #[error(transparent)]
+    Checkpoint(#[from] dtensor_checkpoint::Error),
+}
+
+impl From<dtensor::Error> for Failure {
+    fn from(error: dtensor::Error) -> Failure {
+        Failure::Model(error.into())
+    }
+}
+
 /// What ended a run. Mistakes that all ranks have made alike are worded without what the first of them sent before.
 fn readable(error: &RunError) -> Error {
-    let own = error.source().and_then(|source| source.downcast_ref::<NnError>());
-    match own {
+    let source = error.source();
+    let model = match source.and_then(|source| source.downcast_ref::<Failure>()) {
+        Some(Failure::Checkpoint(own)) => return Error::failure(own.to_string()),
+        Some(Failure::Model(own)) => Some(own),
+        None => source.and_then(|source| source.downcast_ref::<NnError>()),
+    };
+    match model {
         None | Some(NnError::Tensor(dtensor::Error::Comm { .. })) => {
             Error::failure(error.to_string())
         }

@@ -17,6 +17,7 @@ use dtensor_nn::{
 use dtensor_picture::units;
 
 use super::{
+    Outcome,
     config::Config,
     curve,
     data::Text,
@@ -46,7 +47,7 @@ struct Ended {
 pub fn run(config: &Config) -> Result<()> {
     let text = Text::new(config.data.as_deref(), config.seq)?;
     if let Some(directory) = &config.resume {
-        save::find(directory).map_err(|error| Error::usage(format!("--resume {error}")))?;
+        save::catalog(directory).map_err(|error| Error::usage(format!("--resume: {error}")))?;
     }
     stop::listen();
     let runner = Runner::new().ranks(config.mesh.size());
@@ -92,7 +93,7 @@ pub fn run(config: &Config) -> Result<()> {
 }
 
 /// One rank's part. Rank 0 says how it ended.
-fn train(world: &World, config: &Config, text: &Text) -> dtensor_nn::Result<Option<Ended>> {
+fn train(world: &World, config: &Config, text: &Text) -> Outcome<Option<Ended>> {
     random::manual_seed(config.seed);
     let first = world.rank() == 0;
     let mesh = DeviceMesh::from_mesh(world, config.mesh.clone())?;
@@ -100,7 +101,7 @@ fn train(world: &World, config: &Config, text: &Text) -> dtensor_nn::Result<Opti
     let model = Model::new(config, &sizes, &mesh)?;
     let mut trainer = Trainer::new(model, config, &mesh);
     let mut place = match &config.resume {
-        Some(directory) => save::read(directory, &mut trainer)?,
+        Some(directory) => save::read(directory, &mut trainer, world)?,
         None => Place { step: 0, losses: Vec::new() },
     };
     if first && !config.json {
@@ -123,7 +124,7 @@ fn train(world: &World, config: &Config, text: &Text) -> dtensor_nn::Result<Opti
         for (what, value) in [("loss", outcome.loss), ("length of the gradient", outcome.grad_norm)]
         {
             if !value.is_finite() {
-                return Err(dtensor_nn::Error::NotFinite { what, step: place.step, value });
+                return Err(dtensor_nn::Error::NotFinite { what, step: place.step, value }.into());
             }
         }
         let line = StepLine {

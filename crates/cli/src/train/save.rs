@@ -1,22 +1,24 @@
 //! Checkpoints of a run: what is learnt, what the optimizer remembers, and where the run is.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{io::ErrorKind, path::Path};
 
-use dtensor::{World, random};
-use dtensor_nn::{
-    Error, Optimizer, Result, StateDict, load_tensors, read_safetensors, state_dict,
-    write_safetensors,
+use dtensor::{DType, DeviceMesh, Placement, World, distribute_tensor_from, random};
+use dtensor_checkpoint::{
+    Catalog, Entry, Error, LoadOptions, MANIFEST_FILE, SaveOptions, State, Value, load, save,
+    storage,
 };
-use serde_json::{Value, json};
+use dtensor_nn::{Optimizer, StateDict, load_state_dict, state_dict};
 
 use super::step::Trainer;
 
-const MODEL: &str = "model.safetensors";
-const OPTIMIZER: &str = "optimizer.safetensors";
-const RUN: &str = "run.json";
+/// The names of what is saved begin with these.
+const MODEL: &str = "model";
+const OPTIMIZER: &str = "optimizer";
+/// Values, and one tensor.
+const STEP: &str = "step";
+const SEED: &str = "random.seed";
+const OFFSET: &str = "random.offset";
+const LOSSES: &str = "losses";
 
 /// Where a run is.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,79 +28,105 @@ pub struct Place {
     pub losses: Vec<f64>,
 }
 
-/// Writes a checkpoint into a directory; all ranks call it. What was there is replaced as a whole: the new one is written
-/// beside it and takes its place by renaming.
-pub fn write(directory: &Path, trainer: &Trainer, place: &Place, world: &World) -> Result<()> {
-    let whole = directory.join("checkpoint");
-    let (new, old) = (directory.join("checkpoint.new"), directory.join("checkpoint.old"));
-    let file = |path: &Path| {
-        let path = path.display().to_string();
-        move |error: std::io::Error| Error::File { path, why: error.to_string() }
-    };
-    let first = world.rank() == 0;
-    if first {
-        let _ = fs::remove_dir_all(&new);
-        fs::create_dir_all(&new).map_err(file(&new))?;
-    }
-    write_safetensors(&new.join(MODEL), &state_dict(trainer.model.module()))?;
-    write_safetensors(&new.join(OPTIMIZER), &trainer.optimizer.state_dict()?)?;
-    if first {
-        let state = random::state();
-        let run = json!({
-            "step": place.step,
-            "losses": place.losses,
-            "random": { "seed": state.seed, "offset": state.offset },
-        });
-        let path = new.join(RUN);
-        fs::write(&path, run.to_string()).map_err(file(&path))?;
-        // What a run that was killed between two renamings has left is the only whole one, until the new one is there.
-        if whole.exists() {
-            let _ = fs::remove_dir_all(&old);
-            fs::rename(&whole, &old).map_err(file(&whole))?;
+/// What the checkpoint in the directory of a run holds.
+pub fn catalog(directory: &Path) -> dtensor_checkpoint::Result<Catalog> {
+    let path = find(directory);
+    match storage::open(&path).and_then(|storage| Catalog::open(&*storage)) {
+        Err(Error::Io { kind: ErrorKind::NotFound, why, .. }) => {
+            Err(Error::NoCheckpoint { path, found: why })
         }
-        fs::rename(&new, &whole).map_err(file(&new))?;
-        let _ = fs::remove_dir_all(&old);
+        other => other,
     }
+}
+
+/// Writes a checkpoint into the directory of a run; all ranks call it. What was there is replaced as a whole.
+pub fn write(
+    directory: &Path,
+    trainer: &Trainer,
+    place: &Place,
+    world: &World,
+) -> super::Outcome<()> {
+    let mut state = State::new();
+    for (prefix, part) in
+        [(MODEL, state_dict(trainer.model.module())), (OPTIMIZER, trainer.optimizer.state_dict()?)]
+    {
+        for (name, tensor) in part {
+            state.insert(format!("{prefix}.{name}"), tensor)?;
+        }
+    }
+    let losses = dtensor::Tensor::from_slice(&place.losses, &[place.losses.len()]);
+    let losses = losses.map_err(dtensor::Error::from)?;
+    let mesh = trainer.mesh();
+    state.insert(LOSSES, distribute_tensor_from(&losses, mesh, &copies(mesh), None)?)?;
+    let random = random::state();
+    // Their bits: values of checkpoints have a sign.
+    for (name, number) in [(STEP, place.step), (SEED, random.seed), (OFFSET, random.offset)] {
+        state.insert(name, number as i64)?;
+    }
+    std::fs::create_dir_all(directory).map_err(|error| Error::Io {
+        doing: "make",
+        path: directory.display().to_string(),
+        kind: error.kind(),
+        why: error.to_string(),
+    })?;
+    save(world, &state, &path(directory), &SaveOptions::default())?;
     Ok(())
 }
 
-/// Where the checkpoint in a directory is.
-pub fn find(directory: &Path) -> Result<PathBuf> {
-    let places = [directory.join("checkpoint"), directory.join("checkpoint.old"), directory.into()];
-    let found = places.into_iter().find(|place| place.join(RUN).is_file());
-    found.ok_or_else(|| Error::File {
-        path: directory.display().to_string(),
-        why: "there is no checkpoint".to_owned(),
-    })
+/// Goes on from the checkpoint in the directory of a run, in the layouts of the trainer. Every rank looks at the headers, to find out
+/// what there is; what it holds is then loaded as any state.
+pub fn read(directory: &Path, trainer: &mut Trainer, world: &World) -> super::Outcome<Place> {
+    let (path, catalog) = (find(directory), catalog(directory)?);
+    let mut state = State::new();
+    for (name, tensor) in state_dict(trainer.model.module()) {
+        state.insert(format!("{MODEL}.{name}"), tensor.empty_like()?)?;
+    }
+    for (name, tensor) in trainer.optimizer.blank_state_dict()? {
+        let name = format!("{OPTIMIZER}.{name}");
+        // Nothing is remembered of a parameter that had no gradient yet.
+        if catalog.tensors.contains_key(&name) {
+            state.insert(name, tensor)?;
+        }
+    }
+    let mesh = trainer.mesh();
+    let n_losses = catalog.tensors.get(LOSSES).map_or(&[0][..], |losses| &losses.shape);
+    state.insert(LOSSES, dtensor::zeros(n_losses, DType::F64, mesh, &copies(mesh))?)?;
+    for name in [STEP, SEED, OFFSET] {
+        state.insert(name, 0_i64)?;
+    }
+    load(world, &mut state, &path, &LoadOptions::default())?;
+    let tensors = |prefix: &str| -> StateDict {
+        let part = state.part(prefix).into_iter();
+        part.filter_map(|(name, entry)| match entry {
+            Entry::Tensor(tensor) => Some((name, tensor)),
+            Entry::Value(_) => None,
+        })
+        .collect()
+    };
+    load_state_dict(trainer.model.module(), &tensors(MODEL), true)?;
+    trainer.optimizer.load_state_dict(&tensors(OPTIMIZER))?;
+    let number = |name: &str| match state.value(name) {
+        Some(Value::Int(number)) => Ok(*number as u64),
+        _ => Err(Error::Broken { file: path.clone(), what: format!("`{name}` is no number") }),
+    };
+    let losses = state.tensor(LOSSES).map(|losses| losses.to_vec::<f64>()).transpose()?;
+    let place = Place { step: number(STEP)?, losses: losses.unwrap_or_default() };
+    random::set_state(random::RandomState { seed: number(SEED)?, offset: number(OFFSET)? });
+    Ok(place)
 }
 
-/// Goes on from the checkpoint in a directory, in the layouts of the trainer.
-pub fn read(directory: &Path, trainer: &mut Trainer) -> Result<Place> {
-    let directory = find(directory)?;
-    let path = directory.join(RUN);
-    let broken = |why: String| Error::File { path: path.display().to_string(), why };
-    let text = fs::read_to_string(&path).map_err(|error| broken(error.to_string()))?;
-    let run: Value = serde_json::from_str(&text).map_err(|error| broken(error.to_string()))?;
-    let number = |value: &Value, name: &str| {
-        value[name].as_u64().ok_or_else(|| broken(format!("`{name}` is missing")))
-    };
-    let place = Place {
-        step: number(&run, "step")?,
-        losses: run["losses"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect(),
-    };
-    load_tensors(trainer.model.module(), &read_safetensors(&directory.join(MODEL))?)?;
-    let mesh = match trainer.parameters.first() {
-        Some(parameter) => parameter.value().mesh().clone(),
-        None => return Ok(place),
-    };
-    let copies = vec![dtensor::Placement::Replicate; mesh.n_axes()];
-    let mut state = StateDict::new();
-    for (name, tensor) in read_safetensors(&directory.join(OPTIMIZER))? {
-        let value = dtensor::distribute_tensor_from(&tensor, &mesh, &copies, None)?;
-        state.insert(name, value);
+/// Where the checkpoint of a run is that is in a directory, or that is the directory.
+fn find(directory: &Path) -> String {
+    match directory.join(MANIFEST_FILE).is_file() {
+        true => directory.display().to_string(),
+        false => path(directory),
     }
-    trainer.optimizer.load_state_dict(&state)?;
-    let (seed, offset) = (number(&run["random"], "seed")?, number(&run["random"], "offset")?);
-    random::set_state(random::RandomState { seed, offset });
-    Ok(place)
+}
+
+fn path(directory: &Path) -> String {
+    directory.join("checkpoint").display().to_string()
+}
+
+fn copies(mesh: &DeviceMesh) -> Vec<Placement> {
+    vec![Placement::Replicate; mesh.n_axes()]
 }

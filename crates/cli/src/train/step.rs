@@ -34,6 +34,10 @@ impl Trainer {
         Trainer { model, parameters, optimizer, mesh: mesh.clone() }
     }
 
+    pub fn mesh(&self) -> &DeviceMesh {
+        &self.mesh
+    }
+
     /// Learns from the batch of a step.
     pub fn step(
         &mut self,

@@ -6,6 +6,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
+use dtensor_checkpoint::Catalog;
 use serde_json::Value;
 
 use crate::support::{Ran, dtensor, json_lines};
@@ -145,7 +146,7 @@ fn a_run_for_people_has_a_table_a_curve_and_a_text() {
     }
     // Without a step there is still a checkpoint, of the first values.
     assert!(steps(&scratch.join("b"), "--steps 0 --mesh dp=1").is_empty());
-    assert!(scratch.0.join("b/checkpoint/model.safetensors").exists());
+    assert!(scratch.0.join("b/checkpoint/dtensor.manifest.json").exists());
 }
 
 #[test]
@@ -213,22 +214,30 @@ fn a_run_goes_on_on_another_mesh() {
         ends.push(out);
     }
     // A checkpoint knows the losses from the beginning, and is replaced where it is.
-    let run = |out: &str| -> Value {
-        let path = Path::new(out).join("checkpoint/run.json");
-        serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+    let run = |out: &str| {
+        let (_, catalog) = Catalog::open_path(format!("{out}/checkpoint")).unwrap();
+        (catalog.values["step"].clone(), catalog.tensors["losses"].shape.clone())
     };
-    assert_eq!(run(&ends[0])["losses"].as_array().unwrap().len(), 9);
+    assert_eq!(run(&ends[0]), (9_i64.into(), vec![9]));
+    // On the mesh that it was on, a run goes on with the same bits.
+    let same = steps(&scratch.join("same"), "--steps 9 --mesh dp=2 --dropout 0.2");
+    let more = format!("--steps 9 --mesh dp=2 --dropout 0.2 --resume {from}");
+    assert_eq!(losses(&steps(&scratch.join("again"), &more)), losses(&same)[4..]);
     let more = format!("--steps 5 --mesh dp=1 --dropout 0.2 --resume {from}");
     assert_eq!(steps(&from, &more).len(), 1);
-    assert_eq!(run(&from)["step"], 5);
+    assert_eq!(run(&from).0, 5_i64.into());
     // Nothing is left to do.
     assert!(steps(&from, &more).is_empty());
     // What a run has left that was killed while it replaced its checkpoint is found.
-    fs::rename(scratch.0.join("part/checkpoint"), scratch.0.join("part/checkpoint.old")).unwrap();
-    fs::create_dir(scratch.0.join("part/checkpoint.new")).unwrap();
+    let old = scratch.0.join("part/.checkpoint.old-0123456789abcdef");
+    fs::rename(scratch.0.join("part/checkpoint"), old).unwrap();
+    fs::create_dir(scratch.0.join("part/.checkpoint.partial-0123456789abcdef")).unwrap();
     let more = format!("--steps 6 --mesh tp=2 --dropout 0.2 --resume {from}");
     assert_close(&losses(&steps(&from, &more)), &whole[5..6], 1e-5);
-    assert_eq!(run(&from)["step"], 6);
+    assert_eq!(run(&from).0, 6_i64.into());
+    let names = fs::read_dir(&from).unwrap().map(|entry| entry.unwrap().file_name());
+    let hidden = names.filter(|name| name.to_string_lossy().starts_with('.')).count();
+    assert_eq!(hidden, 0, "nothing is left over");
 }
 
 #[test]
@@ -288,7 +297,7 @@ fn mistakes_are_found_before_anything_is_started() {
         ("--weight-decay inf", "--weight-decay is inf"),
         ("--dropout 1", "--dropout is 1"),
         ("--model gtp", "gtp"),
-        ("--resume no/such/directory", "--resume no/such/directory: there is no checkpoint"),
+        ("--resume no/such/directory", "--resume: no checkpoint at `no/such/directory/checkpoint`"),
     ] {
         let error = refused(line);
         assert!(error.contains(text), "{line}: {error}");
@@ -296,7 +305,7 @@ fn mistakes_are_found_before_anything_is_started() {
     assert!(!Path::new(&out).exists());
     fs::create_dir(scratch.0.join("empty")).unwrap();
     let error = refused(&format!("--resume {}", scratch.join("empty")));
-    assert!(error.contains("there is no checkpoint"), "{error}");
+    assert!(error.contains("no checkpoint at"), "{error}");
 }
 
 #[test]
@@ -308,9 +317,16 @@ fn a_checkpoint_of_another_model_is_refused() {
     let args = format!("{args} --out {}", scratch.join("b"));
     let error = dtensor(&args.split(' ').collect::<Vec<_>>()).error(1);
     assert!(error.contains("has shape") && error.lines().count() == 1, "{error}");
-    fs::write(scratch.0.join("a/checkpoint/model.safetensors"), b"torn").unwrap();
+    let file = "shard-00001-model-00001-of-00001.safetensors";
+    let path = scratch.0.join("a/checkpoint").join(file);
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, &bytes).unwrap();
     let error = tiny(&scratch.join("b"), &format!("--mesh dp=2 --resume {from}")).error(1);
-    assert!(error.contains("model.safetensors"), "{error}");
+    assert!(error.contains(file) && error.contains("checksum"), "{error}");
+    fs::write(&path, b"torn").unwrap();
+    let error = tiny(&scratch.join("b"), &format!("--mesh dp=2 --resume {from}")).error(2);
+    assert!(error.contains(file), "{error}");
 }
 
 #[test]

@@ -98,6 +98,10 @@ impl Optimizer for Adam {
         self.0.state_dict()
     }
 
+    fn blank_state_dict(&self) -> Result<StateDict> {
+        self.0.blank_state_dict()
+    }
+
     fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
         self.0.load_state_dict(state)
     }

@@ -35,6 +35,10 @@ pub trait Optimizer {
     /// `3.exp_avg`, and the number of its steps as `3.step`.
     fn state_dict(&self) -> Result<StateDict>;
 
+    /// What [`state_dict`](Optimizer::state_dict) gives when every parameter has had a step, with other values: tensors to
+    /// load a checkpoint into, each in the layout that it is needed in.
+    fn blank_state_dict(&self) -> Result<StateDict>;
+
     /// Goes on from what [`state_dict`](Optimizer::state_dict) gave, in whatever layouts. Nothing is changed if there is an
     /// error.
     fn load_state_dict(&mut self, state: &StateDict) -> Result<()>;
@@ -156,6 +160,23 @@ impl Slots {
         Ok(state)
     }
 
+    fn blank_state_dict(&self) -> Result<StateDict> {
+        let mut state = StateDict::new();
+        let parameters = self.groups.iter().flat_map(|group| &group.parameters);
+        for (number, parameter) in parameters.enumerate() {
+            let value = parameter.value().detach();
+            for name in self.names {
+                state.insert(format!("{number}.{name}"), value.empty_like()?);
+            }
+            let copies = crate::init::copies(value.mesh());
+            state.insert(
+                format!("{number}.step"),
+                dtensor::full(&[], 0_i64, value.mesh(), &copies)?,
+            );
+        }
+        Ok(state)
+    }
+
     fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
         let n = self.kept.len();
         let (mut all_kept, mut all_steps) = (vec![Vec::new(); n], vec![0; n]);
@@ -219,6 +240,10 @@ macro_rules! with_slots {
 
         fn state_dict(&self) -> Result<StateDict> {
             self.slots.state_dict()
+        }
+
+        fn blank_state_dict(&self) -> Result<StateDict> {
+            self.slots.blank_state_dict()
         }
 
         fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {

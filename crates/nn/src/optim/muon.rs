@@ -109,6 +109,18 @@ impl Optimizer for Muon {
         Ok(state)
     }
 
+    fn blank_state_dict(&self) -> Result<StateDict> {
+        let mut state = StateDict::new();
+        for (name, value) in self.others.blank_state_dict()? {
+            state.insert(format!("others.{name}"), value);
+        }
+        for (number, matrix) in self.matrices.iter().enumerate() {
+            let value = matrix.value().detach();
+            state.insert(format!("{number}.momentum_buffer"), value.empty_like()?);
+        }
+        Ok(state)
+    }
+
     fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
         let mut of_others = StateDict::new();
         let mut directions = vec![None; self.matrices.len()];

@@ -2,6 +2,7 @@
 //!
 //! A case is the program of one rank, right for every number of ranks.
 
+mod checkpoints;
 mod faults;
 mod layouts;
 mod tensors;
@@ -25,6 +26,8 @@ pub const CASES: &[(&str, Case)] = &[
     ("values_that_one_rank_refuses_are_an_error_on_all", tensors::refused_values),
     ("gradients_are_those_of_one_rank", training::gradients),
     ("training_gives_the_bits_of_threads", training::steps),
+    ("checkpoints_move_between_layouts_and_meshes", checkpoints::moved),
+    ("damage_that_one_rank_reads_is_an_error_on_all", checkpoints::damaged),
 ];
 
 /// Every case: first those of the communication that the others stand on.

@@ -159,18 +159,18 @@ pub(super) fn operations(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-fn mesh_sizes(n_ranks: usize) -> Vec<Vec<usize>> {
+pub(super) fn mesh_sizes(n_ranks: usize) -> Vec<Vec<usize>> {
     let divisor = (2..n_ranks).find(|divisor| n_ranks.is_multiple_of(*divisor));
     let two = divisor.map(|divisor| vec![divisor, n_ranks / divisor]);
     std::iter::once(vec![n_ranks]).chain(two).collect()
 }
 
-fn noise(shape: &[usize]) -> Dense {
+pub(super) fn noise(shape: &[usize]) -> Dense {
     let mut noise = Noise::new(3);
     Dense::from_fn(shape, |_| 3.0 * noise.signed())
 }
 
-fn same(got: &DTensor, want: &Dense, what: &str) -> Result<(), String> {
+pub(super) fn same(got: &DTensor, want: &Dense, what: &str) -> Result<(), String> {
     let got = dense(&got.full_tensor().map_err(text)?).map_err(text)?;
     match got.is_close(want) {
         true => Ok(()),
@@ -178,6 +178,6 @@ fn same(got: &DTensor, want: &Dense, what: &str) -> Result<(), String> {
     }
 }
 
-fn text(error: impl std::error::Error) -> String {
+pub(super) fn text(error: impl std::error::Error) -> String {
     error.to_string()
 }

@@ -1,0 +1,24 @@
+//! What the fuzz targets share.
+
+use dtensor_checkpoint::Catalog;
+
+// The helpers of the tests: files in memory that panic where they are read outside, and archives made by hand.
+#[allow(dead_code)]
+#[path = "../../tests/suite/formats_support.rs"]
+pub mod formats_support;
+#[allow(dead_code)]
+#[path = "../../tests/suite/hostile_support.rs"]
+pub mod hostile_support;
+
+use formats_support::{Memory, bytes_of};
+
+/// Opens files that may be anything, and reads all tensors if they are a checkpoint after all.
+pub fn open(memory: &Memory) {
+    let Ok(catalog) = Catalog::open(memory) else { return };
+    let total: u64 = catalog.tensors.values().map(|entry| entry.bytes()).sum();
+    if total < 1 << 20 {
+        for entry in catalog.tensors.values() {
+            bytes_of(memory, &catalog, entry);
+        }
+    }
+}

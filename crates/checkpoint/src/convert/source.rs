@@ -1,0 +1,84 @@
+//! A checkpoint that is read.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use dtensor_layout::IndexBox;
+
+use crate::{Catalog, Reader, Result, Storage, storage};
+
+/// How the names of checkpoints end that are one file.
+const FILES: [&str; 4] = [".safetensors", ".pt", ".pth", ".bin"];
+
+/// A checkpoint that was opened: what it holds, and where its bytes are.
+///
+/// Whatever is read of its tensors is verified, as far as the checkpoint has checksums.
+pub struct Source {
+    storage: Arc<dyn Storage>,
+    reader: Reader,
+    path: Option<PathBuf>,
+}
+
+impl Source {
+    /// The checkpoint that a path or a URL names, a directory or one file: see [`storage::open`].
+    pub fn open(place: &str) -> Result<Source> {
+        if let Some(path) = storage::local_path(place) {
+            let (storage, catalog) = Catalog::open_path(path)?;
+            return Ok(Source { path: Some(path.into()), ..Source::new(storage, catalog) });
+        }
+        // What a store holds under a name is only known for files, so the name decides.
+        let file =
+            place.rsplit_once('/').filter(|(_, name)| FILES.iter().any(|end| name.ends_with(end)));
+        let storage: Arc<dyn Storage> =
+            storage::open(file.map_or(place, |(folder, _)| folder))?.into();
+        let catalog = match file {
+            Some((_, name)) => Catalog::open_file(&*storage, name)?,
+            None => Catalog::open(&*storage)?,
+        };
+        Ok(Source::new(storage, catalog))
+    }
+
+    /// The checkpoint whose catalog was read from this place.
+    pub fn new(storage: Arc<dyn Storage>, catalog: Catalog) -> Source {
+        let reader = Reader::new(Arc::clone(&storage), Arc::new(catalog));
+        Source { storage, reader, path: None }
+    }
+
+    /// The same checkpoint, of which no checksums are compared if `verify` is false.
+    #[must_use]
+    pub fn verifying(self, verify: bool) -> Source {
+        Source { reader: self.reader.verifying(verify), ..self }
+    }
+
+    /// What it holds.
+    pub fn catalog(&self) -> &Arc<Catalog> {
+        self.reader.catalog()
+    }
+
+    /// The place that its files are in.
+    pub fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
+    /// Where it is on this machine, if it is.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// The names of its tensors and of its values.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.catalog().tensors.keys().chain(self.catalog().values.keys()).map(String::as_str)
+    }
+
+    /// Boxes of a tensor, one after the other.
+    pub(crate) fn read(&self, name: &str, boxes: &[IndexBox], mut into: &mut [u8]) -> Result<()> {
+        let size = self.catalog().tensors.get(name).map_or(0, |entry| entry.stored.size());
+        for index in boxes {
+            let bytes = into.split_off_mut(..index.numel() * size).unwrap_or_default();
+            self.reader.read_box(name, index, bytes)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! Loading: from whatever layout a checkpoint was saved in to the layouts that tensors have.
+
+mod agree;
+mod disordered;
+mod grid;
+mod landing;
+mod memory;
+mod open;
+mod own;
+mod packing;
+mod place;
+mod plan;
+mod round;
+mod run;
+mod schedule;
+mod source;
+mod target;
+
+use std::sync::Arc;
+
+use dtensor::World;
+
+use self::{memory::Memory, plan::Plan, target::Targets};
+use crate::{Catalog, Entry, Reader, Result, State, Storage};
+
+/// What is called with progress.
+type Tell<'a> = &'a (dyn Fn(u64, u64) + Sync);
+
+/// How [`load`] loads.
+#[derive(Clone, Copy)]
+pub struct LoadOptions<'a> {
+    /// Whether what is read is compared with its checksums. It is, by default.
+    pub verify: bool,
+    /// Whether names that the checkpoint does not have, or has in another shape, are left as they are and reported. By
+    /// default they are an error, and nothing is loaded.
+    pub partial: bool,
+    /// Called now and then with the bytes that this rank has of its tensors, and with all that it will hold.
+    pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
+}
+
+impl Default for LoadOptions<'_> {
+    fn default() -> Self {
+        LoadOptions { verify: true, partial: false, progress: None }
+    }
+}
+
+/// What was loaded, and what was not. The same on every rank, but for the bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadReport {
+    /// Tensors that were loaded.
+    pub tensors: usize,
+    /// Values that were loaded.
+    pub values: usize,
+    /// Bytes of this rank's parts of those tensors.
+    pub bytes: u64,
+    /// Names of the state that the checkpoint does not have.
+    pub missing: Vec<String>,
+    /// Names of the checkpoint that the state does not have.
+    pub unexpected: Vec<String>,
+    /// Tensors that have another shape in the checkpoint.
+    pub misshapen: Vec<Misshapen>,
+}
+
+/// A tensor that has another shape in the checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misshapen {
+    /// Of the tensor.
+    pub name: String,
+    /// Its shape in the checkpoint.
+    pub stored: Vec<usize>,
+    /// Its shape in the state.
+    pub wanted: Vec<usize>,
+}
+
+/// Fills the tensors and values of a state from the checkpoint at a path, whatever wrote it and on however many ranks. All
+/// ranks call it, with states of the same names and layouts.
+///
+/// Tensors keep their layouts and dtypes: mesh, placements, order of cuts and number of ranks may be others than those of the
+/// save, and elements are converted as [`Tensor::to_dtype`](dtensor::Tensor::to_dtype) does. Every rank gets what it holds. Every
+/// byte is read by one rank and passed on to those who need it; the exception are tensors that `torch.save` wrote as views.
+///
+/// What is read is compared with its checksums. A native checkpoint has some of every byte; PyTorch's files of `torch.save` and
+/// `.distcp` have such of their tensors; safetensors files of others have none, and what was changed in them is not found.
+///
+/// # Errors
+///
+/// An error is the same on all ranks, or [`Error::OnRank`](crate::Error::OnRank) where another rank has it. What can be known from
+/// names, shapes and layouts is found before anything is changed: names that are missing, shapes that do not fit, pending
+/// reductions, types without an equal. *After an error while tensors are being read (a file that is damaged, or cannot be
+/// read) the state must not be used*: its tensors hold old values, new ones, or some of each; its values are as before. Load
+/// another checkpoint into it, or make a new one.
+///
+/// # Memory
+///
+/// Beside the state, a rank takes up to 50 MiB for buffers, and what the headers take. A tensor whose memory is shared with
+/// another handle first gets its own, so that the other does not change: drop handles that are not needed.
+///
+/// ```
+/// use dtensor::{DType, DeviceMesh, Placement::Shard, Runner, zeros};
+/// use dtensor_checkpoint::{LoadOptions, State, load};
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/four_ranks/hf");
+/// // Written by PyTorch on four ranks; loaded on two, cut along another dim.
+/// let norms = Runner::threads(2).run(|world| {
+///     let mesh = DeviceMesh::of_world(world, "tp")?;
+///     let mut state = State::new();
+///     state.insert("embed.weight", zeros(&[13, 8], DType::F32, &mesh, &[Shard(1)])?)?;
+///     let report = load(world, &mut state, path, &LoadOptions::default())?;
+///     assert_eq!((report.tensors, report.unexpected.len()), (1, 6));
+///     let embed = state.tensor("embed.weight").unwrap();
+///     Ok::<_, dtensor_checkpoint::Error>(embed.square()?.sum(&[], false)?.item::<f32>()?)
+/// })?;
+/// assert_eq!(norms[0], norms[1]);
+/// # Ok::<(), dtensor::RunError>(())
+/// ```
+pub fn load(
+    world: &World,
+    state: &mut State,
+    path: &str,
+    options: &LoadOptions<'_>,
+) -> Result<LoadReport> {
+    let (storage, catalog) = open::open_path(&world.group(), path)?;
+    load_catalog(world, state, storage, catalog, options)
+}
+
+/// As [`load`], from a checkpoint whose files lie in `storage`.
+pub fn load_from(
+    world: &World,
+    state: &mut State,
+    storage: Arc<dyn Storage>,
+    options: &LoadOptions<'_>,
+) -> Result<LoadReport> {
+    let catalog = open::open(&world.group(), &*storage)?;
+    load_catalog(world, state, storage, catalog, options)
+}
+
+fn load_catalog(
+    world: &World,
+    state: &mut State,
+    storage: Arc<dyn Storage>,
+    catalog: Catalog,
+    options: &LoadOptions<'_>,
+) -> Result<LoadReport> {
+    let catalog = Arc::new(catalog);
+    agree::check_same(&world.group(), state)?;
+    let Targets { tensors, values, mut report } =
+        Targets::find(world, state, &catalog, options.partial)?;
+    let plan = Plan::new(&catalog, &tensors, world.rank(), world.size())?;
+    let reader = Reader::new(storage, Arc::clone(&catalog)).verifying(options.verify);
+    let mut memory = Memory::new(state, &tensors, options.progress);
+    run::run(&world.group(), &reader, &tensors, &plan, &mut memory)?;
+    report.bytes = memory.done;
+    let mut values = values.into_iter().peekable();
+    for (position, (_, entry)) in state.iter_mut().enumerate() {
+        if let Some((_, value)) = values.next_if(|(place, _)| *place == position) {
+            *entry = Entry::Value(value);
+        }
+    }
+    Ok(report)
+}

@@ -1,0 +1,147 @@
+//! How ranks agree on the end of something that each of them did alone.
+//!
+//! Every rank brings what it did, or why it failed. Rank 0 gets all of it and takes the one step that only it takes, if
+//! nobody failed; then everybody is told how that went. So all ranks succeed, or all fail, for the same reason. There are
+//! two ways to meet: [`ByCalls`] of the world, and by notes beside the checkpoint (`ByNotes`), for those who work while
+//! the program is using the world.
+
+use dtensor_comm::{CommError, Group};
+
+use crate::{Error, Result};
+
+/// A way to meet.
+pub(crate) trait Meeting {
+    fn rank(&self) -> usize;
+
+    /// Gives every rank's message to rank 0, in the order of ranks; a rank of which nothing is heard has an error instead.
+    /// Other ranks get nothing.
+    fn gather(&mut self, message: &[u8]) -> Result<Option<Vec<Result<Vec<u8>>>>>;
+
+    /// Gives rank 0's message, which only it has, to everybody.
+    fn announce(&mut self, message: Option<Vec<u8>>) -> Result<Vec<u8>>;
+}
+
+/// What this rank did (`mine`, in bytes) and what the others did goes to rank 0, which concludes: from what all of them did,
+/// or from nothing if a rank failed. An error is the same on all ranks, that of the lowest rank that failed: itself on
+/// that rank, and [`Error::OnRank`] on the others.
+pub(crate) fn settle(
+    meeting: &mut dyn Meeting,
+    mine: Result<Vec<u8>>,
+    conclude: impl FnOnce(Option<Vec<Vec<u8>>>) -> Result<()>,
+) -> Result<()> {
+    let message = match &mine {
+        Ok(done) => [&[DONE], done.as_slice()].concat(),
+        Err(error) => [&[FAILED], error.to_string().as_bytes()].concat(),
+    };
+    // What others are told as a text, this rank knows as an error.
+    let mut own = mine.err();
+    let verdict = meeting.gather(&message)?.map(|messages| match first_failure(messages) {
+        Ok(done) => match conclude(Some(done)) {
+            Ok(()) => vec![DONE],
+            Err(error) => failure(0, &own.insert(error).to_string()),
+        },
+        Err(failure) => {
+            // The failure before is the one to be told.
+            let _ = conclude(None);
+            failure
+        }
+    });
+    let verdict = meeting.announce(verdict)?;
+    match verdict.split_first() {
+        Some((&DONE, _)) => Ok(()),
+        Some((_, text)) => match (failed_rank(text), own) {
+            ((rank, _), Some(own)) if rank == meeting.rank() => Err(own),
+            ((rank, message), _) => Err(Error::OnRank { rank, message }),
+        },
+        None => Err(Error::OnRank { rank: 0, message: NOTHING.into() }),
+    }
+}
+
+const DONE: u8 = 0;
+const FAILED: u8 = 1;
+
+const NOTHING: &str = "it said nothing";
+
+/// What all ranks did, or the verdict on the first that failed.
+fn first_failure(messages: Vec<Result<Vec<u8>>>) -> Result<Vec<Vec<u8>>, Vec<u8>> {
+    let messages = messages.into_iter().enumerate().map(|(rank, message)| match message {
+        Err(error) => Err(failure(rank, &error.to_string())),
+        Ok(message) => match message.split_first() {
+            Some((&DONE, done)) => Ok(done.to_vec()),
+            Some((_, text)) => Err(failure(rank, &String::from_utf8_lossy(text))),
+            None => Err(failure(rank, NOTHING)),
+        },
+    });
+    messages.collect()
+}
+
+fn failure(rank: usize, text: &str) -> Vec<u8> {
+    [&[FAILED], &(rank as u64).to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+fn failed_rank(text: &[u8]) -> (usize, String) {
+    match text.split_first_chunk() {
+        Some((rank, text)) => {
+            (u64::from_le_bytes(*rank) as usize, String::from_utf8_lossy(text).into_owned())
+        }
+        None => (0, "it did not say why".into()),
+    }
+}
+
+/// Meets by calls of a group.
+pub(crate) struct ByCalls {
+    group: Group,
+}
+
+impl ByCalls {
+    pub(crate) fn new(group: &Group) -> ByCalls {
+        ByCalls { group: group.tag("checkpoint") }
+    }
+}
+
+impl Meeting for ByCalls {
+    fn rank(&self) -> usize {
+        self.group.rank()
+    }
+
+    fn gather(&mut self, message: &[u8]) -> Result<Option<Vec<Result<Vec<u8>>>>> {
+        let lengths = lengths_of(&self.group, message.len())?;
+        let is_root = self.group.rank() == 0;
+        let mut all = vec![0; if is_root { lengths.iter().sum() } else { 0 }];
+        self.group.gather_v(message, is_root.then_some(&mut all[..]), &lengths, 0)?;
+        if !is_root {
+            return Ok(None);
+        }
+        let mut rest = all.as_slice();
+        let messages = lengths.iter().map(|&length| {
+            let (message, others) = rest.split_at(length);
+            rest = others;
+            Ok(message.to_vec())
+        });
+        Ok(Some(messages.collect()))
+    }
+
+    fn announce(&mut self, message: Option<Vec<u8>>) -> Result<Vec<u8>> {
+        Ok(broadcast_bytes(&self.group, message, 0)?)
+    }
+}
+
+/// The bytes that `root` has, on every rank.
+pub(crate) fn broadcast_bytes(
+    group: &Group,
+    bytes: Option<Vec<u8>>,
+    root: usize,
+) -> Result<Vec<u8>, CommError> {
+    let mut length = [bytes.as_ref().map_or(0, |bytes| bytes.len() as i64)];
+    group.broadcast(&mut length, root)?;
+    let mut bytes = bytes.unwrap_or_else(|| vec![0; length[0] as usize]);
+    group.broadcast(&mut bytes, root)?;
+    Ok(bytes)
+}
+
+/// Every rank's length.
+fn lengths_of(group: &Group, length: usize) -> Result<Vec<usize>, CommError> {
+    let mut lengths = vec![0_i64; group.size()];
+    group.all_gather(&[length as i64], &mut lengths)?;
+    Ok(lengths.into_iter().map(|length| length as usize).collect())
+}

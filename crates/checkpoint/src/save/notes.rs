@@ -1,0 +1,169 @@
+//! Meeting by notes beside the checkpoint.
+
+use std::{
+    collections::HashSet,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::meeting::Meeting;
+use crate::{Error, NewCheckpoint, Result};
+
+/// What rank 0 decided.
+const OUTCOME: &str = "outcome";
+
+/// How long to sleep between the first two looks; then twice as long each time.
+const SHORTEST_NAP: Duration = Duration::from_millis(1);
+
+/// How often a rank that is busy writing says so.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+
+/// Meets by notes that ranks leave beside the new checkpoint: each its message, and rank 0 the outcome. A rank that has read the
+/// outcome takes its own note away, so that rank 0 knows when nobody needs any of them.
+///
+/// Whoever waits, waits as long as notes keep changing, and `patience` longer.
+pub(crate) struct ByNotes<'a> {
+    new: &'a dyn NewCheckpoint,
+    rank: usize,
+    n_ranks: usize,
+    patience: Duration,
+    /// Of rank 0: the ranks that wait for the outcome.
+    waiting: Vec<usize>,
+}
+
+impl<'a> ByNotes<'a> {
+    pub(crate) fn new(
+        new: &'a dyn NewCheckpoint,
+        rank: usize,
+        n_ranks: usize,
+        patience: Duration,
+    ) -> ByNotes<'a> {
+        ByNotes { new, rank, n_ranks, patience, waiting: Vec::new() }
+    }
+
+    /// Looks at the notes again and again, until `seen` says that it is over. [`Error::Silent`] if nothing changes any more.
+    fn wait(&self, mut seen: impl FnMut(&HashSet<String>) -> Result<bool>) -> Result<()> {
+        let mut known = HashSet::new();
+        let mut changed = Instant::now();
+        let mut nap = SHORTEST_NAP;
+        loop {
+            let Some(notes) = self.new.notes()? else { return Err(given_up()) };
+            let notes: HashSet<String> = notes.into_iter().collect();
+            if seen(&notes)? {
+                return Ok(());
+            }
+            if notes != known {
+                (known, changed) = (notes, Instant::now());
+            }
+            if changed.elapsed() > self.patience {
+                return Err(self.silent(0));
+            }
+            thread::sleep(nap);
+            nap = (nap * 2).min(self.new.longest_nap());
+        }
+    }
+
+    /// Leaves a note that others wait for: if there is no room for it, there may be soon, when others have given up.
+    fn post(&self, note: &str, message: &[u8]) -> Result<()> {
+        let begun = Instant::now();
+        let mut nap = SHORTEST_NAP;
+        while let Err(error) = self.new.post(note, message) {
+            match self.new.notes() {
+                Ok(None) => return Err(given_up()),
+                _ if begun.elapsed() > self.patience => return Err(error),
+                _ => thread::sleep(nap),
+            }
+            nap = (nap * 2).min(self.new.longest_nap());
+        }
+        Ok(())
+    }
+
+    fn silent(&self, rank: usize) -> Error {
+        Error::Silent { rank, seconds: self.patience.as_secs(), path: self.new.place() }
+    }
+}
+
+impl Meeting for ByNotes<'_> {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn gather(&mut self, message: &[u8]) -> Result<Option<Vec<Result<Vec<u8>>>>> {
+        if self.rank > 0 {
+            self.post(&done(self.rank), message)?;
+            return Ok(None);
+        }
+        let mut messages: Vec<Option<Vec<u8>>> = vec![None; self.n_ranks];
+        messages[0] = Some(message.to_vec());
+        let outcome = self.wait(|notes| {
+            for (rank, message) in messages.iter_mut().enumerate() {
+                let note = done(rank);
+                if message.is_none() && notes.contains(&note) {
+                    *message = Some(self.new.read(&note)?);
+                }
+            }
+            Ok(messages.iter().all(Option::is_some))
+        });
+        match outcome {
+            Ok(()) | Err(Error::Silent { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let heard = |rank: &usize| *rank > 0 && messages[*rank].is_some();
+        self.waiting = (0..self.n_ranks).filter(heard).collect();
+        let message =
+            |(rank, message): (usize, Option<Vec<u8>>)| message.ok_or_else(|| self.silent(rank));
+        Ok(Some(messages.into_iter().enumerate().map(message).collect()))
+    }
+
+    fn announce(&mut self, message: Option<Vec<u8>>) -> Result<Vec<u8>> {
+        let Some(message) = message else {
+            self.wait(|notes| Ok(notes.contains(OUTCOME)))?;
+            let outcome = self.new.read(OUTCOME)?;
+            self.new.remove(&done(self.rank));
+            return Ok(outcome);
+        };
+        self.post(OUTCOME, &message)?;
+        // The checkpoint is there or not, whoever has read it: an error here would be wrong.
+        let _ =
+            self.wait(|notes| Ok(!self.waiting.iter().any(|&rank| notes.contains(&done(rank)))));
+        self.new.remove_notes();
+        Ok(message)
+    }
+}
+
+/// Leaves a sign of life every few seconds, for those who wait for this rank.
+pub(crate) struct SignsOfLife<'a> {
+    new: &'a dyn NewCheckpoint,
+    rank: usize,
+    last: Instant,
+    count: u64,
+}
+
+impl<'a> SignsOfLife<'a> {
+    pub(crate) fn new(new: &'a dyn NewCheckpoint, rank: usize) -> SignsOfLife<'a> {
+        SignsOfLife { new, rank, last: Instant::now(), count: 0 }
+    }
+
+    /// To be called often.
+    pub(crate) fn give(&mut self) {
+        if self.last.elapsed() > SIGN_OF_LIFE {
+            // If it cannot be left, the others wait for the message itself, as they do without it.
+            let _ = self.new.post(&self.name(self.count + 1), &[]);
+            self.new.remove(&self.name(self.count));
+            (self.last, self.count) = (Instant::now(), self.count + 1);
+        }
+    }
+
+    fn name(&self, count: u64) -> String {
+        format!("{:05}-alive-{count}", self.rank)
+    }
+}
+
+fn given_up() -> Error {
+    let message = "it gave the save up, because it had not heard of this rank".into();
+    Error::OnRank { rank: 0, message }
+}
+
+fn done(rank: usize) -> String {
+    format!("{rank:05}-done")
+}

@@ -1,0 +1,160 @@
+//! Checkpoints of one run, by step.
+
+use dtensor_comm::World;
+
+use crate::{
+    AsyncSave, AsyncSaver, Error, MANIFEST_FILE, Manifest, Result, SaveOptions, Saved, State,
+    save::{self, broadcast_bytes},
+    storage,
+};
+
+/// The small file that names the newest checkpoint.
+const LATEST: &str = "latest";
+
+/// Checkpoints of one run in one directory: `step-00000100`, `step-00000200`, and a small text file `latest` with the name of the
+/// newest.
+///
+/// ```
+/// use dtensor::{DType, DeviceMesh, Placement::Shard, Runner, zeros};
+/// use dtensor_checkpoint::{Error, SaveOptions, Series, State};
+///
+/// let directory = tempfile::tempdir().unwrap();
+/// let series = Series::new(directory.path().to_str().unwrap()).keep(2);
+/// Runner::threads(2).run(|world| {
+///     let mesh = DeviceMesh::of_world(world, "dp")?;
+///     let mut state = State::new();
+///     state.insert("weight", zeros(&[10], DType::F32, &mesh, &[Shard(0)])?)?;
+///     for step in [100, 200, 300] {
+///         series.save(world, &state, step, &SaveOptions::default())?;
+///     }
+///     assert_eq!(series.latest_of(world)?, Some(300));
+///     Ok::<_, Error>(())
+/// })?;
+/// assert_eq!(series.steps()?, [200, 300]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Series {
+    place: String,
+    keep: Option<usize>,
+}
+
+impl Series {
+    /// The series in this directory, given as a path or a URL. All checkpoints are kept.
+    pub fn new(place: impl Into<String>) -> Series {
+        Series { place: place.into(), keep: None }
+    }
+
+    /// With only the last `n` checkpoints kept, and at least one. Older ones are removed after a save.
+    #[must_use]
+    pub fn keep(mut self, n: usize) -> Series {
+        self.keep = Some(n.max(1));
+        self
+    }
+
+    /// Where the checkpoint of a step is, or would be.
+    pub fn path(&self, step: u64) -> String {
+        format!("{}/{}", self.place.trim_end_matches('/'), name_of(step))
+    }
+
+    /// Saves the checkpoint of a step. All ranks call it.
+    pub fn save(
+        &self,
+        world: &World,
+        state: &State,
+        step: u64,
+        options: &SaveOptions,
+    ) -> Result<Saved> {
+        save::save_then(world, state, &self.path(step), options, &|| self.advance(step))
+    }
+
+    /// Saves the checkpoint of a step in the background. All ranks call it.
+    pub fn async_save(
+        &self,
+        saver: &mut AsyncSaver,
+        world: &World,
+        state: &State,
+        step: u64,
+        options: &SaveOptions,
+    ) -> Result<AsyncSave> {
+        let series = self.clone();
+        let after = Box::new(move || series.advance(step));
+        saver.save_then(world, state, &self.path(step), options, after)
+    }
+
+    /// The steps with a complete checkpoint, ascending.
+    pub fn steps(&self) -> Result<Vec<u64>> {
+        let shelf = storage::shelf(&self.place)?;
+        let mut steps = Vec::new();
+        for step in shelf.checkpoints()?.iter().filter_map(|name| step_of(name)) {
+            if is_complete(&*shelf, step)? {
+                steps.push(step);
+            }
+        }
+        steps.sort_unstable();
+        Ok(steps)
+    }
+
+    /// The step of the newest checkpoint: the one that `latest` names, and if that is not complete the highest one that is.
+    pub fn latest(&self) -> Result<Option<u64>> {
+        let shelf = storage::shelf(&self.place)?;
+        let named =
+            shelf.read(LATEST)?.and_then(|text| step_of(str::from_utf8(&text).ok()?.trim()));
+        match named {
+            Some(step) if is_complete(&*shelf, step)? => Ok(Some(step)),
+            _ => Ok(self.steps()?.pop()),
+        }
+    }
+
+    /// The same, as rank 0 sees it, on all ranks. They all call it.
+    pub fn latest_of(&self, world: &World) -> Result<Option<u64>> {
+        let group = world.group().tag("checkpoint latest");
+        let found = (world.rank() == 0).then(|| self.latest());
+        let message = found.as_ref().map(|found| match found {
+            Ok(None) => Vec::new(),
+            Ok(Some(step)) => step.to_le_bytes().to_vec(),
+            // Longer than a step, whatever the text.
+            Err(error) => format!("{error:<9}").into_bytes(),
+        });
+        let message = broadcast_bytes(&group, message, 0)?;
+        match (found, <[u8; 8]>::try_from(&message[..])) {
+            (Some(found), _) => found,
+            (None, Ok(step)) => Ok(Some(u64::from_le_bytes(step))),
+            (None, Err(_)) if message.is_empty() => Ok(None),
+            (None, Err(_)) => {
+                let message = String::from_utf8_lossy(&message).into_owned();
+                Err(Error::OnRank { rank: 0, message })
+            }
+        }
+    }
+
+    /// After the checkpoint of a step is there: it is the latest, and older ones go.
+    fn advance(&self, step: u64) -> Result<()> {
+        let shelf = storage::shelf(&self.place)?;
+        shelf.write(LATEST, format!("{}\n", name_of(step)).as_bytes())?;
+        shelf.clear()?;
+        let Some(keep) = self.keep else { return Ok(()) };
+        let mut steps: Vec<u64> =
+            shelf.checkpoints()?.iter().filter_map(|name| step_of(name)).collect();
+        // The one just saved stays, also if the run went back to an earlier step.
+        steps.retain(|&other| other != step);
+        steps.sort_unstable();
+        let n_gone = (steps.len() + 1).saturating_sub(keep);
+        steps[..n_gone].iter().try_for_each(|&old| shelf.remove(&name_of(old)))
+    }
+}
+
+fn name_of(step: u64) -> String {
+    format!("step-{step:08}")
+}
+
+fn step_of(name: &str) -> Option<u64> {
+    let step = name.strip_prefix("step-")?.parse().ok()?;
+    (name_of(step) == name).then_some(step)
+}
+
+/// Whether the step has a manifest that can be believed. Whoever wrote it had written everything else before.
+fn is_complete(shelf: &dyn storage::Shelf, step: u64) -> Result<bool> {
+    let manifest = shelf.read(&format!("{}/{MANIFEST_FILE}", name_of(step)))?;
+    Ok(manifest.is_some_and(|bytes| Manifest::parse(MANIFEST_FILE, &bytes).is_ok()))
+}

@@ -1,0 +1,327 @@
+//! Checkpoints in directories of this machine: written beside their place, and put there in one step.
+
+use std::{
+    collections::HashSet,
+    fs::{self, File},
+    io::{self, ErrorKind, Write},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use super::{
+    Destination, LocalFiles, NewCheckpoint, NewFile,
+    leftovers::{self, NOTES, OLD, PARTIAL, beside},
+};
+use crate::{Error, MANIFEST_FILE, Manifest, Result};
+
+impl Destination for LocalFiles {
+    fn place(&self) -> String {
+        self.root().display().to_string()
+    }
+
+    fn new_checkpoint(&self, id: &str, sync: bool) -> Box<dyn NewCheckpoint> {
+        Box::new(NewDirectory::new(resolved(self.root()), id, sync))
+    }
+}
+
+struct NewDirectory {
+    target: PathBuf,
+    partial: PathBuf,
+    old: PathBuf,
+    notes: PathBuf,
+    sync: bool,
+    /// Those of rank 0 on `partial` and `notes`: a sign of life for other saves.
+    locks: Mutex<Vec<File>>,
+}
+
+impl NewCheckpoint for NewDirectory {
+    fn place(&self) -> String {
+        self.target.display().to_string()
+    }
+
+    fn begin(&self) -> Result<()> {
+        check_replaceable(&self.target)?;
+        let directory = parent(&self.target);
+        let missing: Vec<&Path> =
+            directory.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
+        fs::create_dir_all(directory).map_err(failed("create", directory))?;
+        if self.sync {
+            missing.iter().try_for_each(|made| sync_directory(parent(made)))?;
+        }
+        leftovers::clear(&self.target).map_err(failed("clear", directory))?;
+        fs::create_dir(&self.partial).map_err(failed("create", &self.partial))?;
+        self.keep_lock(&self.partial)
+    }
+
+    fn create(&self, name: &str, _: u64) -> Result<Box<dyn NewFile>> {
+        let path = self.partial.join(name);
+        let file = File::create_new(&path).map_err(failed("create", &path))?;
+        Ok(Box::new(LocalNewFile { path, file, sync: self.sync }))
+    }
+
+    fn discard(&self, name: &str) {
+        let _ = fs::remove_file(self.partial.join(name));
+    }
+
+    fn final_name(&self, name: &str) -> String {
+        name.to_owned()
+    }
+
+    fn commit(&self, manifest: &[u8]) -> Result<()> {
+        let path = self.partial.join(MANIFEST_FILE);
+        let mut file = File::create_new(&path).map_err(failed("create", &path))?;
+        file.write_all(manifest).map_err(failed("write", &path))?;
+        if self.sync {
+            file.sync_all().map_err(failed("sync", &path))?;
+            // The names of the files have to be on the disk before the name of the directory is.
+            sync_directory(&self.partial)?;
+        }
+        // Something else may have appeared there since the save began.
+        check_replaceable(&self.target)?;
+        self.replace().map_err(failed("rename", &self.partial))?;
+        if self.sync {
+            // Nobody has been told that the save succeeded, so that there is a way back.
+            sync_directory(parent(&self.target)).inspect_err(|_| self.put_back())?;
+        }
+        // The old one is no harm if it stays: the next save removes it.
+        let _ = fs::remove_dir_all(&self.partial);
+        let _ = fs::remove_dir_all(&self.old);
+        Ok(())
+    }
+
+    fn abandon(&self) {
+        let _ = fs::remove_dir_all(&self.partial);
+    }
+
+    fn begin_notes(&self) -> Result<()> {
+        fs::create_dir(&self.notes).map_err(failed("create", &self.notes))?;
+        self.keep_lock(&self.notes)
+    }
+
+    fn post(&self, note: &str, text: &[u8]) -> Result<()> {
+        let (path, hidden) = (self.notes.join(note), self.notes.join(format!(".{note}")));
+        fs::write(&hidden, text).map_err(failed("write", &hidden))?;
+        fs::rename(&hidden, &path).map_err(failed("write", &path))
+    }
+
+    fn notes(&self) -> Result<Option<Vec<String>>> {
+        let names = names_in(&self.notes).map_err(failed("list", &self.notes))?;
+        Ok(names.map(|names| names.into_iter().filter(|name| !name.starts_with('.')).collect()))
+    }
+
+    fn read(&self, note: &str) -> Result<Vec<u8>> {
+        let path = self.notes.join(note);
+        fs::read(&path).map_err(failed("read", &path))
+    }
+
+    fn remove(&self, note: &str) {
+        let _ = fs::remove_file(self.notes.join(note));
+    }
+
+    fn remove_notes(&self) {
+        let _ = fs::remove_dir_all(&self.notes);
+    }
+
+    fn longest_nap(&self) -> Duration {
+        Duration::from_millis(50)
+    }
+}
+
+impl NewDirectory {
+    fn new(target: PathBuf, id: &str, sync: bool) -> NewDirectory {
+        NewDirectory {
+            partial: beside(&target, PARTIAL, id),
+            old: beside(&target, OLD, id),
+            notes: beside(&target, NOTES, id),
+            target,
+            sync,
+            locks: Mutex::default(),
+        }
+    }
+
+    /// Puts the new directory in its place. What was there is then at `partial` or at `old`.
+    fn replace(&self) -> io::Result<()> {
+        match self.exchange() {
+            Ok(()) => Ok(()),
+            // There is nothing to exchange it with.
+            Err(_) if !self.target.exists() => fs::rename(&self.partial, &self.target),
+            // The file system cannot, or something else is wrong, and then this cannot either.
+            Err(_) => self.replace_in_two_steps(),
+        }
+    }
+
+    fn exchange(&self) -> io::Result<()> {
+        Ok(renameat_with(CWD, &self.partial, CWD, &self.target, RenameFlags::EXCHANGE)?)
+    }
+
+    /// Between the two steps nothing is in the place. A reader then looks at `old`, and so does the next save.
+    fn replace_in_two_steps(&self) -> io::Result<()> {
+        fs::rename(&self.target, &self.old)?;
+        fs::rename(&self.partial, &self.target).inspect_err(|_| {
+            let _ = fs::rename(&self.old, &self.target);
+        })
+    }
+
+    /// Undoes `replace`.
+    fn put_back(&self) {
+        let _ = match (self.old.exists(), self.partial.exists()) {
+            (false, false) => fs::rename(&self.target, &self.partial),
+            (false, true) => self.exchange(),
+            (true, _) => fs::rename(&self.target, &self.partial)
+                .and_then(|()| fs::rename(&self.old, &self.target)),
+        };
+    }
+
+    fn keep_lock(&self, directory: &Path) -> Result<()> {
+        let lock = leftovers::lock(directory).map_err(failed("lock", directory))?;
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner).extend(lock);
+        Ok(())
+    }
+}
+
+struct LocalNewFile {
+    path: PathBuf,
+    file: File,
+    sync: bool,
+}
+
+impl NewFile for LocalNewFile {
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.file.write_all_at(bytes, offset).map_err(failed("write", &self.path))
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        match self.sync {
+            true => self.file.sync_all().map_err(failed("sync", &self.path)),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Whether a save may put a new checkpoint there: where nothing is, or nothing but a checkpoint of ours.
+fn check_replaceable(target: &Path) -> Result<()> {
+    let occupied =
+        |found: String| Err(Error::Occupied { path: target.display().to_string(), found });
+    let names = match names_in(target) {
+        Ok(None) => return Ok(()),
+        Ok(Some(names)) if names.is_empty() => return Ok(()),
+        Ok(Some(names)) => names,
+        Err(error) if error.kind() == ErrorKind::NotADirectory => return occupied("a file".into()),
+        Err(error) => return Err(failed("list", target)(error)),
+    };
+    let path = target.join(MANIFEST_FILE);
+    let ours = match fs::read(&path) {
+        Ok(bytes) => Manifest::parse(MANIFEST_FILE, &bytes)?.files,
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(failed("read", &path)(error)),
+    };
+    let ours: HashSet<&str> = ours.iter().map(|file| file.name.as_str()).collect();
+    let other = |name: &&String| *name != MANIFEST_FILE && !ours.contains(name.as_str());
+    match names.iter().find(other) {
+        Some(other) => occupied(format!("`{other}`")),
+        None => Ok(()),
+    }
+}
+
+/// The names of everything in a directory, if there is one.
+fn names_in(directory: &Path) -> io::Result<Option<Vec<String>>> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    entries
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect::<io::Result<_>>()
+        .map(Some)
+}
+
+/// The path without symbolic links, as far as it exists, so that what lies beside a checkpoint is on its own file system.
+fn resolved(path: &Path) -> PathBuf {
+    if let Ok(resolved) = fs::canonicalize(path) {
+        return resolved;
+    }
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    match (absolute.parent().map(fs::canonicalize), absolute.file_name()) {
+        (Some(Ok(parent)), Some(name)) => parent.join(name),
+        _ => absolute,
+    }
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().unwrap_or(path)
+}
+
+fn sync_directory(directory: &Path) -> Result<()> {
+    File::open(directory).and_then(|file| file.sync_all()).map_err(failed("sync", directory))
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    Error::io(doing, path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0123456789abcdef";
+
+    /// A directory with a new checkpoint, and maybe an old one; each has its name as its content.
+    fn with_new(old: bool) -> (tempfile::TempDir, NewDirectory) {
+        let directory = tempfile::tempdir().unwrap();
+        let new = NewDirectory::new(directory.path().join("model"), ID, true);
+        for (path, text) in [(&new.partial, "new"), (&new.target, "old")] {
+            if old || text == "new" {
+                fs::create_dir(path).unwrap();
+                fs::write(path.join(MANIFEST_FILE), text).unwrap();
+            }
+        }
+        (directory, new)
+    }
+
+    fn there(path: &Path) -> Option<String> {
+        fs::read_to_string(path.join(MANIFEST_FILE)).ok()
+    }
+
+    #[test]
+    fn a_new_checkpoint_takes_the_place_and_can_be_taken_out_again() {
+        type Replace = fn(&NewDirectory) -> io::Result<()>;
+        let ways: [(bool, Replace); 3] = [
+            (true, NewDirectory::replace),
+            (false, NewDirectory::replace),
+            (true, NewDirectory::replace_in_two_steps),
+        ];
+        for (old, replace) in ways {
+            let (_directory, new) = with_new(old);
+            replace(&new).unwrap();
+            assert_eq!(there(&new.target).unwrap(), "new");
+            new.put_back();
+            assert_eq!(there(&new.target), old.then(|| "old".to_owned()));
+            assert_eq!(there(&new.partial).unwrap(), "new");
+        }
+    }
+
+    #[test]
+    fn between_two_steps_the_old_checkpoint_is_found_and_the_next_save_puts_it_back() {
+        let (_directory, new) = with_new(true);
+        fs::rename(&new.target, &new.old).unwrap();
+        assert_eq!(there(&leftovers::old_if_missing(&new.target)).unwrap(), "old");
+        leftovers::clear(&new.target).unwrap();
+        assert_eq!(there(&new.target).unwrap(), "old");
+        assert!(!new.partial.exists() && !new.old.exists());
+    }
+
+    #[test]
+    fn a_step_that_cannot_be_taken_leaves_the_old_checkpoint() {
+        let (_directory, new) = with_new(true);
+        fs::remove_dir_all(&new.partial).unwrap();
+        new.replace_in_two_steps().unwrap_err();
+        assert_eq!(there(&new.target).unwrap(), "old");
+        new.replace().unwrap_err();
+        assert_eq!(there(&new.target).unwrap(), "old");
+    }
+}

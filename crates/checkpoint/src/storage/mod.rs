@@ -1,0 +1,102 @@
+//! Where files lie: to be read from ([`Storage`]), and to be written to ([`Destination`]).
+
+mod destination;
+pub(crate) mod leftovers;
+mod local;
+mod local_write;
+#[cfg(feature = "object-store")]
+mod object;
+mod shelf;
+
+pub use destination::{Destination, NewCheckpoint, NewFile};
+pub use local::LocalFiles;
+#[cfg(feature = "object-store")]
+pub use object::ObjectFiles;
+
+pub(crate) use shelf::{Shelf, shelf};
+
+use crate::{Result, SourceFile};
+
+/// A place with files in it: a directory, or a prefix of an object store.
+pub trait Storage: Send + Sync {
+    /// For people, and for errors.
+    fn place(&self) -> String;
+
+    /// The files directly in it, by name.
+    fn list(&self) -> Result<Vec<SourceFile>>;
+
+    /// A file to read from.
+    fn open(&self, name: &str) -> Result<Box<dyn ReadAt>>;
+}
+
+/// A file that can be read anywhere.
+pub trait ReadAt: Send + Sync {
+    /// Its name, for errors.
+    fn name(&self) -> &str;
+
+    /// Its size in bytes.
+    fn size(&self) -> u64;
+
+    /// Fills `into` from byte `offset` on; an error if the file ends before.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()>;
+
+    /// As [`read_at`](ReadAt::read_at), into several pieces of memory, one after the other.
+    fn read_pieces_at(&self, offset: u64, pieces: &mut [&mut [u8]]) -> Result<()> {
+        let mut bytes = vec![0; pieces.iter().map(|piece| piece.len()).sum()];
+        self.read_at(offset, &mut bytes)?;
+        let mut rest = bytes.as_slice();
+        for piece in pieces {
+            let (part, after) = rest.split_at(piece.len());
+            piece.copy_from_slice(part);
+            rest = after;
+        }
+        Ok(())
+    }
+}
+
+/// The place that a path or a URL names, to read from.
+///
+/// A path is a directory of this machine. URLs are `file:///path`, and with the feature `object-store` also
+/// `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` (each with the settings that the environment has
+/// for it) and `memory://name/prefix`, which is memory of this process.
+///
+/// If a machine stopped just while an old checkpoint was replaced, on a file system that cannot exchange two directories
+/// in one step, the old one lies beside its place under another name; then it is that one which is opened.
+pub fn open(place: &str) -> Result<Box<dyn Storage>> {
+    match local_path(place) {
+        Some(path) => Ok(Box::new(LocalFiles::new(leftovers::old_if_missing(path.as_ref())))),
+        #[cfg(feature = "object-store")]
+        None => Ok(Box::new(ObjectFiles::open(place)?)),
+        #[cfg(not(feature = "object-store"))]
+        None => Err(no_object_stores(place)),
+    }
+}
+
+/// The place that a path or a URL names, to write a checkpoint to: as [`open`].
+pub fn destination(place: &str) -> Result<Box<dyn Destination>> {
+    match local_path(place) {
+        Some(path) => Ok(Box::new(LocalFiles::new(path))),
+        #[cfg(feature = "object-store")]
+        None => Ok(Box::new(ObjectFiles::open(place)?)),
+        #[cfg(not(feature = "object-store"))]
+        None => Err(no_object_stores(place)),
+    }
+}
+
+/// The path that this names, if it is one of this machine.
+pub(crate) fn local_path(place: &str) -> Option<&str> {
+    match place.split_once("://") {
+        Some(("file", path)) => Some(path),
+        Some(_) => None,
+        None => Some(place),
+    }
+}
+
+#[cfg(not(feature = "object-store"))]
+fn no_object_stores(place: &str) -> crate::Error {
+    crate::Error::Unsupported {
+        what: "a URL of an object store".into(),
+        place: place.to_owned(),
+        way_out: "build with the feature `object-store`",
+    }
+}

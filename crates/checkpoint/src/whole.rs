@@ -1,0 +1,39 @@
+//! Whole tensors in the memory of whoever asks.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use dtensor_layout::IndexBox;
+use dtensor_local::Tensor;
+
+use crate::{Catalog, Error, Reader, Result};
+
+/// The tensors of a checkpoint of any kind, whole, verified where it has checksums. For small things, and for programs of one
+/// rank: [`load`](crate::load) gives each rank its part alone.
+///
+/// ```no_run
+/// let tensors = dtensor_checkpoint::read_tensors("model.safetensors")?;
+/// for (name, tensor) in &tensors {
+///     println!("{name}: {:?}", tensor.shape());
+/// }
+/// # Ok::<(), dtensor_checkpoint::Error>(())
+/// ```
+pub fn read_tensors(path: &str) -> Result<BTreeMap<String, Tensor>> {
+    let (storage, catalog) = Catalog::open_path(path)?;
+    let reader = Reader::new(storage, Arc::new(catalog));
+    let mut tensors = BTreeMap::new();
+    for (name, entry) in &reader.catalog().tensors {
+        let Some(dtype) = entry.stored.dtype() else {
+            return Err(Error::Unsupported {
+                what: format!("dtype {}", entry.stored),
+                place: name.clone(),
+                way_out: "convert the tensor to another dtype first",
+            });
+        };
+        let whole = IndexBox(entry.shape.iter().map(|&size| 0..size).collect());
+        let tensor = Tensor::from_bytes_with(&entry.shape, dtype, |bytes| {
+            reader.read_box(name, &whole, bytes)
+        })?;
+        tensors.insert(name.clone(), tensor);
+    }
+    Ok(tensors)
+}

@@ -1,0 +1,121 @@
+//! Checkpoints in object stores: the one in memory.
+
+use dtensor::{DTensor, DType, DeviceMesh, Placement::*, World, zeros};
+use dtensor_checkpoint::{
+    AsyncSaver, Error, MANIFEST_FILE, Manifest, SaveOptions, Series, State, Storage, save,
+    storage::{self, ObjectFiles},
+};
+use dtensor_testing::{Failure, spmd};
+
+use crate::saved::{elements, numbered, small_state};
+
+fn content(storage: &dyn Storage, name: &str) -> Vec<u8> {
+    let file = storage.open(name).unwrap();
+    let mut bytes = vec![0; file.size() as usize];
+    file.read_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+fn manifest(url: &str) -> Manifest {
+    let storage = storage::open(url).unwrap();
+    Manifest::parse(MANIFEST_FILE, &content(&*storage, MANIFEST_FILE)).unwrap()
+}
+
+fn large(world: &World) -> Result<DTensor, Failure> {
+    numbered(world, &[3 << 20], 3, Shard(0))
+}
+
+#[test]
+fn a_checkpoint_is_uploaded_in_parts_and_read_in_ranges() {
+    let url = "memory://parts/runs/model";
+    spmd(2, |world| {
+        let mut state = State::new();
+        state.insert("large", large(world)?)?;
+        Ok(save(world, &state, url, &SaveOptions::default())?)
+    });
+    let manifest = manifest(url);
+    assert_eq!(manifest.files.len(), 2);
+    assert_eq!(manifest.bytes, 24 << 20);
+    let storage = storage::open(url).unwrap();
+    let names: Vec<String> = storage.list().unwrap().into_iter().map(|file| file.name).collect();
+    assert_eq!(names, [MANIFEST_FILE]);
+    let mut data = Vec::new();
+    for record in &manifest.files {
+        assert!(record.name.starts_with(&format!("{}/shard-", manifest.id)));
+        let file = content(&*storage, &record.name);
+        assert_eq!(file.len() as u64, record.size);
+        let start = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+        assert_eq!(dtensor_checkpoint::hash::xxh3(&file[..start]), record.header_hash);
+        data.extend_from_slice(&file[start..]);
+    }
+    assert!(data == crate::saved::as_bytes(&elements(3 << 20, 3)));
+    let file = storage.open(&manifest.files[0].name).unwrap();
+    assert!(matches!(file.read_at(file.size() - 3, &mut [0; 4]), Err(Error::Broken { .. })));
+    let missing = storage.open("nothing").err().unwrap();
+    assert!(matches!(missing, Error::Io { kind: std::io::ErrorKind::NotFound, .. }), "{missing}");
+}
+
+#[test]
+fn a_new_manifest_replaces_the_old_checkpoint_and_its_files_go() {
+    let url = "memory://replace/model";
+    let mut ids: Vec<String> = Vec::new();
+    for version in 1..=3 {
+        spmd(2, |world| {
+            let state = small_state(world, version)?;
+            match version {
+                2 => AsyncSaver::new().save(world, &state, url, &SaveOptions::default())?.wait()?,
+                _ => save(world, &state, url, &SaveOptions::default())?,
+            };
+            Ok(())
+        });
+        let manifest = manifest(url);
+        let storage = storage::open(url).unwrap();
+        manifest.files.iter().for_each(|file| drop(content(&*storage, &file.name)));
+        for old in &ids {
+            let old = ObjectFiles::open(&format!("{url}/{old}")).unwrap();
+            assert!(old.list().unwrap().is_empty());
+        }
+        let notes = ObjectFiles::open(&format!("{url}/notes-{}", manifest.id)).unwrap();
+        assert!(notes.list().unwrap().is_empty());
+        assert_eq!(manifest.values["version"], version.into());
+        ids.push(manifest.id);
+    }
+}
+
+#[test]
+fn what_is_no_checkpoint_is_not_overwritten_in_a_store_either() {
+    // A series is not a checkpoint.
+    let series = Series::new("memory://occupied/run");
+    let errors = spmd(2, |world| {
+        series.save(world, &small_state(world, 1)?, 1, &SaveOptions::default())?;
+        Ok(save(world, &small_state(world, 1)?, "memory://occupied/run", &SaveOptions::default())
+            .unwrap_err())
+    });
+    assert!(matches!(errors[0], Error::Occupied { .. }), "{}", errors[0]);
+    assert!(matches!(errors[1], Error::OnRank { rank: 0, .. }), "{}", errors[1]);
+    assert_eq!(series.latest().unwrap(), Some(1));
+}
+
+#[test]
+fn a_series_in_a_store_keeps_the_last_ones() {
+    let series = Series::new("memory://series/run").keep(2);
+    spmd(2, |world| {
+        let mesh = DeviceMesh::of_world(world, "x")?;
+        let mut state = State::new();
+        state.insert("w", zeros(&[10], DType::F32, &mesh, &[Shard(0)])?)?;
+        for step in [1, 2, 3] {
+            series.save(world, &state, step, &SaveOptions::default())?;
+        }
+        Ok(())
+    });
+    assert_eq!(series.steps().unwrap(), [2, 3]);
+    assert_eq!(series.latest().unwrap(), Some(3));
+}
+
+#[test]
+fn an_unknown_scheme_is_an_error_on_every_rank() {
+    let errors = spmd(2, |world| {
+        Ok(save(world, &small_state(world, 1)?, "ftp://x/y", &SaveOptions::default()).unwrap_err())
+    });
+    assert!(matches!(errors[0], Error::NoCheckpoint { .. }), "{}", errors[0]);
+}

@@ -1,0 +1,75 @@
+//! Checkpoints by step.
+
+use std::fs;
+
+use dtensor_checkpoint::{AsyncSaver, SaveOptions, Series};
+use dtensor_testing::spmd;
+
+use crate::saved::{names_in, place, small_state, small_version};
+
+#[test]
+fn a_series_keeps_the_last_ones_and_knows_the_latest() {
+    let (_directory, path, text) = place();
+    let series = Series::new(text.clone()).keep(2);
+    assert_eq!(series.latest().unwrap(), None);
+    spmd(2, |world| {
+        assert_eq!(series.latest_of(world)?, None);
+        for step in [5, 10, 1_000_000_000, 20] {
+            series.save(world, &small_state(world, step as i64)?, step, &SaveOptions::default())?;
+            assert_eq!(series.latest_of(world)?, Some(step));
+        }
+        Ok(())
+    });
+    // The run went back to step 20: that is the latest, and stays.
+    assert_eq!(names_in(&path), ["latest", "step-00000020", "step-1000000000"]);
+    assert_eq!(fs::read_to_string(path.join("latest")).unwrap(), "step-00000020\n");
+    assert_eq!(series.steps().unwrap(), [20, 1_000_000_000]);
+    assert_eq!(series.path(20), format!("{text}/step-00000020"));
+    assert_eq!(small_version(&path.join("step-00000020")), Ok(20));
+}
+
+#[test]
+fn where_latest_is_wrong_the_highest_complete_one_counts() {
+    let (_directory, path, text) = place();
+    let series = Series::new(text);
+    spmd(1, |world| {
+        for step in [1, 2, 3] {
+            series.save(world, &small_state(world, step as i64)?, step, &SaveOptions::default())?;
+        }
+        Ok(())
+    });
+    let manifest = |step: u64| path.join(format!("step-{step:08}/dtensor.manifest.json"));
+    for wrong in ["", "step-00000009\n", "nonsense", "step-3\n"] {
+        fs::write(path.join("latest"), wrong).unwrap();
+        assert_eq!(series.latest().unwrap(), Some(3), "{wrong}");
+    }
+    fs::write(path.join("latest"), "step-00000003\n").unwrap();
+    let mut damaged = fs::read(manifest(3)).unwrap();
+    damaged[100] ^= 1;
+    fs::write(manifest(3), damaged).unwrap();
+    assert_eq!(series.latest().unwrap(), Some(2));
+    fs::remove_file(manifest(2)).unwrap();
+    assert_eq!(series.latest().unwrap(), Some(1));
+    fs::remove_file(path.join("latest")).unwrap();
+    assert_eq!(series.steps().unwrap(), [1]);
+}
+
+#[test]
+fn a_series_is_saved_in_the_background_and_removes_what_was_left() {
+    let (_directory, path, text) = place();
+    let series = Series::new(text).keep(2);
+    fs::create_dir_all(path.join(".step-00000001.partial-0123456789abcdef")).unwrap();
+    spmd(2, |world| {
+        let mut saver = AsyncSaver::new();
+        let mut last = None;
+        for step in 1..=5 {
+            let state = small_state(world, step as i64)?;
+            let options = SaveOptions::default();
+            last = Some(series.async_save(&mut saver, world, &state, step, &options)?);
+        }
+        last.unwrap().wait()?;
+        Ok(())
+    });
+    assert_eq!(names_in(&path), ["latest", "step-00000004", "step-00000005"]);
+    assert_eq!(series.latest().unwrap(), Some(5));
+}

@@ -1,0 +1,72 @@
+use clap::Args;
+use dtensor_checkpoint::{Source, verify};
+use dtensor_picture::units::{bytes, count};
+use serde_json::json;
+
+use crate::{
+    error::{Error, Result},
+    output::Out,
+};
+
+use super::{names::printable, progress::Bar};
+
+const EXAMPLES: &str = "\
+Examples:
+  Whether every byte is as it was written:
+    dtensor ckpt verify checkpoint
+
+What dtensor saves has checksums of everything. Files of PyTorch have checksums of their tensors (torch.save and \
+.distcp), or none (safetensors): of those it is told how much could be read, and not compared.
+
+Exit codes: 0 nothing is wrong, 1 something is.";
+
+/// Read a whole checkpoint and compare it with its checksums.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct VerifyArgs {
+    /// The checkpoint: a directory or a file
+    path: String,
+    /// Answer with one JSON line
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: VerifyArgs) -> Result<()> {
+    let source = Source::open(&args.path)?;
+    let bar = Bar::new("verifying");
+    let report =
+        verify(source.catalog(), source.storage(), Some(&|done, total| bar.at(done, total)))?;
+    drop(bar);
+    let damage: Vec<String> = report.damage.iter().map(ToString::to_string).collect();
+    let mut out = Out::new();
+    if args.json {
+        out.json(&json!({
+            "whole": report.is_whole(),
+            "files": report.files,
+            "tensors": report.tensors,
+            "verified_bytes": report.verified_bytes,
+            "unverified_bytes": report.unverified_bytes,
+            "damage": damage,
+        }))?;
+    } else {
+        out.lines(damage.iter().map(|text| printable(text)))?;
+        let verdict = match damage.len() {
+            0 => "whole".to_owned(),
+            number => format!("DAMAGED in {}", count(number, "place")),
+        };
+        let unverified = match report.unverified_bytes {
+            0 => String::new(),
+            number => format!(", {} without a checksum", bytes(number as f64)),
+        };
+        out.line(&format!(
+            "{verdict}: {}, {}, {} verified{unverified}",
+            count(report.files, "file"),
+            count(report.tensors, "tensor"),
+            bytes(report.verified_bytes as f64)
+        ))?;
+    }
+    match report.is_whole() {
+        true => Ok(()),
+        false => Err(Error::AlreadyReported),
+    }
+}

@@ -1,0 +1,118 @@
+//! Checkpoints on a real world: every rank writes and reads, be it a thread or a process.
+
+use std::{
+    fs,
+    path::PathBuf,
+    sync::atomic::{AtomicI64, Ordering},
+};
+
+use dtensor::{
+    DType,
+    Placement::{Replicate, Shard},
+    World,
+};
+use dtensor_checkpoint::{LoadOptions, SaveOptions, State, Value, async_save, load, save};
+
+use super::tensors::{mesh_sizes, noise, same, text};
+use crate::tensors::{layouts_of, mesh, place};
+
+/// 5 does not divide by 2, 3 or 4, and of 2 columns the later ranks get none.
+const SHAPE: [usize; 2] = [5, 2];
+
+/// Saved in one layout, loaded in every other, on meshes of one and of two axes; also behind the program's back.
+pub(super) fn moved(world: &World) -> Result<(), String> {
+    let scratch = Scratch::new(world)?;
+    let whole = noise(&SHAPE);
+    let path = scratch.path("moved");
+    for (behind, sizes) in mesh_sizes(world.size()).into_iter().enumerate() {
+        let from = mesh(world, &sizes);
+        let mut placements = vec![Replicate; sizes.len()];
+        placements[0] = Shard(0);
+        let mut state = State::new();
+        let x = place(&whole, DType::F64, &from, &placements, 1);
+        state.insert("x", x).map_err(text)?;
+        state.insert("step", 7_i64).map_err(text)?;
+        match behind {
+            0 => save(world, &state, &path, &SaveOptions::default()).map(drop).map_err(text)?,
+            _ => {
+                let saving = async_save(world, &state, &path, &SaveOptions::default());
+                saving.and_then(|saving| saving.wait()).map(drop).map_err(text)?;
+            }
+        }
+        for sizes in mesh_sizes(world.size()) {
+            let to = mesh(world, &sizes);
+            let layouts = layouts_of(&SHAPE, DType::F64, &sizes);
+            let settled = |placements: &&Vec<dtensor::Placement>| {
+                placements.iter().all(|placement| placement.reduce_op().is_none())
+            };
+            for placements in layouts.iter().filter(settled) {
+                let mut state = State::new();
+                let blank = dtensor::zeros(&SHAPE, DType::F64, &to, placements);
+                state.insert("x", blank.map_err(text)?).map_err(text)?;
+                state.insert("step", 0_i64).map_err(text)?;
+                load(world, &mut state, &path, &LoadOptions::default()).map_err(text)?;
+                let loaded = state.tensor("x").ok_or("x is gone")?;
+                same(loaded, &whole, &format!("loaded as {placements:?}"))?;
+                if state.value("step") != Some(&Value::Int(7)) {
+                    return Err(format!("the step is {:?}", state.value("step")));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Damage that one rank reads is an error on all, and the world goes on.
+pub(super) fn damaged(world: &World) -> Result<(), String> {
+    let scratch = Scratch::new(world)?;
+    let mesh = mesh(world, &[world.size()]);
+    let path = scratch.path("damaged");
+    let mut state = State::new();
+    let x = place(&noise(&[7, 3]), DType::F64, &mesh, &[Shard(0)], 1);
+    state.insert("x", x).map_err(text)?;
+    save(world, &state, &path, &SaveOptions::default()).map_err(text)?;
+    if world.rank() == 0 {
+        let file = PathBuf::from(&path).join("shard-00001-model-00001-of-00001.safetensors");
+        let mut bytes = fs::read(&file).map_err(text)?;
+        *bytes.last_mut().ok_or("an empty file")? ^= 4;
+        fs::write(&file, bytes).map_err(text)?;
+    }
+    world.group().barrier().map_err(text)?;
+    match load(world, &mut state, &path, &LoadOptions::default()) {
+        Ok(_) => return Err("the damage was not noticed".into()),
+        Err(error) if !error.to_string().contains("checksum") => return Err(error.to_string()),
+        Err(_) => {}
+    }
+    world.group().barrier().map_err(text)
+}
+
+/// A directory that all ranks know, which the first of them removes.
+struct Scratch<'w> {
+    world: &'w World,
+    directory: PathBuf,
+}
+
+impl Scratch<'_> {
+    fn new(world: &World) -> Result<Scratch<'_>, String> {
+        // There may be several worlds of threads in this process.
+        static NEXT: AtomicI64 = AtomicI64::new(0);
+        let mut id = [i64::from(std::process::id()), NEXT.fetch_add(1, Ordering::Relaxed)];
+        world.group().broadcast(&mut id, 0).map_err(text)?;
+        let directory = std::env::temp_dir().join(format!("dtensor-suite-{}-{}", id[0], id[1]));
+        fs::create_dir_all(&directory).map_err(text)?;
+        Ok(Scratch { world, directory })
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.directory.join(name).display().to_string()
+    }
+}
+
+impl Drop for Scratch<'_> {
+    fn drop(&mut self) {
+        // When the others are done, too; if one of them failed, nobody waits for it.
+        if self.world.group().barrier().is_ok() && self.world.rank() == 0 {
+            let _ = fs::remove_dir_all(&self.directory);
+        }
+    }
+}
