@@ -10,7 +10,7 @@ use crate::{Error, Pattern, Result, select::must_match};
 /// ```
 /// use dtensor_checkpoint::convert::PlacementPlan;
 /// let plan: PlacementPlan = r#"
-///     # Columns of the first product, rows of the second.
+///     ## Columns of the first product, rows of the second.
 ///     layers.*.w1 = "[R, S(0)]"
 ///     layers.*.w2 = "[R, S(1)]"
 ///     *.norm.weight = R, R
