@@ -18,6 +18,14 @@ pub fn is_launched() -> bool {
     launched().is_some()
 }
 
+/// How many processes a launcher such as mpirun started, if one did and says so.
+pub fn launched_ranks() -> Option<usize> {
+    match launched()? {
+        Launch::Processes(ranks) => Some(ranks),
+        Launch::Unknown => None,
+    }
+}
+
 /// The launcher of this process, if there was one.
 pub(crate) fn launched() -> Option<Launch> {
     launched_by(|name| env::var(name).ok())

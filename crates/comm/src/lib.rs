@@ -99,6 +99,7 @@ mod error;
 mod fake;
 mod group;
 mod launch;
+mod lists;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod operation;
@@ -120,7 +121,7 @@ pub use dtensor_dtype::{DType, Element, RecvBuffer, ReduceOp, SendBuffer, bf16, 
 pub use erased::Erased;
 pub use error::CommError;
 pub use group::Group;
-pub use launch::is_launched;
+pub use launch::{is_launched, launched_ranks};
 pub use pending::Pending;
 pub use recorder::{CallEnd, RECORDER_CALLS, Record, Recorder};
 pub use run::{Runner, run};

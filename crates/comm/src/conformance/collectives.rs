@@ -104,6 +104,44 @@ pub(super) fn all_gather(world: &World) -> Result<(), String> {
     Ok(())
 }
 
+pub(super) fn lists(world: &World) -> Result<(), String> {
+    fn case<T: Sample>(world: &World) -> Result<(), String> {
+        let (group, rank, size) = (world.group(), world.rank(), world.size());
+        for n in LENGTHS {
+            let counts = uneven(size, n);
+            let list = |rank: usize| samples::<T>(rank, counts[rank], 4);
+            let all = group.all_gather_lists(&list(rank)).map_err(text)?;
+            if all.len() != size {
+                return Err(format!("all_gather_lists: {} lists of {size} ranks", all.len()));
+            }
+            for (other, got) in all.iter().enumerate() {
+                same("all_gather_lists", got, &list(other))?;
+            }
+            for root in 0..size {
+                let gathered = group.gather_lists(&list(rank), root).map_err(text)?;
+                match gathered {
+                    None if rank != root => {}
+                    Some(gathered) if rank == root && gathered.len() == size => {
+                        for (other, got) in gathered.iter().enumerate() {
+                            same("gather_lists", got, &list(other))?;
+                        }
+                    }
+                    _ => return Err(format!("gather_lists: not what rank {rank} should have")),
+                }
+                // What others have is not looked at.
+                let got = group.broadcast_list(Some(list(rank)), root).map_err(text)?;
+                same("broadcast_list", &got, &list(root))?;
+                let own = (rank == root).then(|| list(root));
+                let got = group.broadcast_list(own, root).map_err(text)?;
+                same("broadcast_list", &got, &list(root))?;
+            }
+        }
+        Ok(())
+    }
+    every_dtype!(case(world));
+    Ok(())
+}
+
 pub(super) fn all_to_all(world: &World) -> Result<(), String> {
     fn case<T: Sample>(world: &World) -> Result<(), String> {
         let (group, rank, size) = (world.group(), world.rank(), world.size());

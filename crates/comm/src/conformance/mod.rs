@@ -36,6 +36,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("scatter_gives_each_rank_its_piece", collectives::scatter),
     ("gather_collects_the_pieces_on_the_root", collectives::gather),
     ("all_gather_collects_the_pieces_everywhere", collectives::all_gather),
+    ("lists_of_any_length_are_collected_and_passed_on", collectives::lists),
     ("all_to_all_transposes_the_pieces", collectives::all_to_all),
     ("erased_calls_do_what_the_typed_ones_do", collectives::erased),
     ("all_reduce_is_the_serial_reduction_bit_for_bit", reductions::all_reduce),
