@@ -7,6 +7,11 @@ use crate::Intervals;
 pub struct IndexBox(pub Vec<Range<usize>>);
 
 impl IndexBox {
+    /// All indices of a tensor of this shape.
+    pub fn whole(shape: &[usize]) -> IndexBox {
+        IndexBox(shape.iter().map(|&size| 0..size).collect())
+    }
+
     /// Number of elements; the box of a 0-dim tensor has one.
     pub fn numel(&self) -> usize {
         numel(self.0.iter().map(Range::len))

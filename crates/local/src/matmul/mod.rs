@@ -109,8 +109,7 @@ impl Tensor {
     }
 
     /// The linear layer `self weightᵀ + bias`, of `[.., in]` with a weight `[out, in]` and a bias `[out]`, as
-    /// `torch.nn.functional.linear`. Neither of the operands is copied, and rows that are evenly apart are one
-    /// product.
+    /// `torch.nn.functional.linear`. Rows that are evenly apart are one product.
     pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         let op = "linear";
         let [n_out, n_in] = weight.shape() else {

@@ -1,7 +1,11 @@
 //! Products of `f32` and `f64`, by the crate `gemm`.
 
-use std::ops::{Add, Mul};
+use std::{
+    marker::PhantomData,
+    ops::{Add, Mul},
+};
 
+use bytemuck::Pod;
 use gemm::Parallelism;
 
 use super::{
@@ -10,8 +14,10 @@ use super::{
 };
 use crate::{
     Element,
+    pool::Buffer,
     simd::vectorized,
     threads::{for_pieces_of, threads},
+    transpose::transpose,
 };
 
 /// Products of at most so many multiplications are done here: `gemm` first allocates, which takes
@@ -24,6 +30,13 @@ const THIN_PIECE: usize = 1 << 17;
 /// The shortest run of consecutive elements that a piece of a thin product reads: pieces that read a
 /// little of every page are several times slower.
 const RUN: usize = 1024;
+
+/// Rows of the first operand from which on a second one whose rows are not consecutive is copied. `gemm` would gather its
+/// elements one by one, in wide strips; to turn it in tiles takes a fraction of that, and is soon a small part of the product.
+const COPIED_FOR: usize = 64;
+
+/// Elements of such a copy that a thread makes at a time.
+const COPY_PIECE: usize = 1 << 16;
 
 impl Number for f32 {
     fn multiply(
@@ -51,7 +64,7 @@ impl Number for f64 {
 }
 
 /// A floating-point type that `gemm` knows.
-trait Real: Element + Add<Output = Self> + Mul<Output = Self> {}
+trait Real: Element + Pod + Add<Output = Self> + Mul<Output = Self> {}
 impl Real for f32 {}
 impl Real for f64 {}
 
@@ -91,7 +104,51 @@ fn multiply<T: Real>(
             threads if parallel && threads > 1 => Parallelism::Rayon(threads),
             _ => Parallelism::None,
         };
-        by_gemm(a, b, out, factor, kept, parallelism);
+        if b.column_stride() != 1 && m >= COPIED_FOR {
+            let rows = Rows::of(b, parallel);
+            by_gemm(a, rows.matrix(), out, factor, kept, parallelism);
+        } else {
+            by_gemm(a, b, out, factor, kept, parallelism);
+        }
+    }
+}
+
+/// A copy of a matrix with consecutive rows.
+struct Rows<T> {
+    values: Buffer,
+    rows: usize,
+    columns: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Real> Rows<T> {
+    fn of(matrix: Matrix<'_, T>, parallel: bool) -> Rows<T> {
+        let (rows, columns) = (matrix.n_rows(), matrix.n_columns());
+        let mut values = Buffer::any(rows * columns * size_of::<T>());
+        let copy: &mut [T] = bytemuck::cast_slice_mut(values.as_mut_slice());
+        let grain = if parallel { COPY_PIECE.div_ceil(columns) } else { rows };
+        for_pieces_of(copy, columns, grain, |piece, copy| {
+            let part = matrix.rows(piece);
+            let strides = [part.row_stride(), part.column_stride()];
+            // SAFETY: The elements of the matrix are there, and `copy` has as many, of which each row
+            // follows the other.
+            unsafe {
+                transpose(
+                    part.start(),
+                    strides,
+                    part.n_rows(),
+                    columns,
+                    copy.as_mut_ptr(),
+                    columns as isize,
+                    false,
+                );
+            }
+        });
+        Rows { values, rows, columns, element: PhantomData }
+    }
+
+    fn matrix(&self) -> Matrix<'_, T> {
+        Matrix::of_slice(bytemuck::cast_slice(self.values.as_slice()), self.rows, self.columns)
     }
 }
 
