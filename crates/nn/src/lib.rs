@@ -60,7 +60,10 @@ pub use models::{
     llama_plan, llama_sequence_plan,
 };
 pub use module::{Field, Forward, Hook, Member, Members, Module, ModuleState, ModulesMut};
-pub use optim::{AdamW, Optimizer, Sgd, clip_grad_norm};
+pub use optim::{
+    AdamW, Optimizer, Sgd, blank_optimizer_state_dict, clip_grad_norm, load_optimizer_state_dict,
+    optimizer_state_dict,
+};
 pub use parallel::{
     ColwiseParallel, ParallelStyle, Plan, PrepareInput, PrepareInputOutput, PrepareOutput,
     RowwiseParallel, SequenceParallel, Spot, distribute_module, parallelize_module,

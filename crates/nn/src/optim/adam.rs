@@ -86,6 +86,10 @@ impl Optimizer for Adam {
         self.0.step(gradients)
     }
 
+    fn numbered_parameters(&self) -> Vec<(String, Parameter)> {
+        self.0.numbered_parameters()
+    }
+
     fn learning_rates(&self) -> Vec<f64> {
         self.0.learning_rates()
     }

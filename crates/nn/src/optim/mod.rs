@@ -1,6 +1,7 @@
 //! Optimizers. A step is computed on every rank for what it holds, in place and in one pass; nothing is sent.
 
 mod adam;
+mod by_name;
 mod clip;
 mod lion;
 mod muon;
@@ -11,6 +12,7 @@ mod sgd;
 use dtensor::{DTensor, Gradients, LocalError, Tensor};
 
 pub use adam::{Adam, AdamW};
+pub use by_name::{blank_optimizer_state_dict, load_optimizer_state_dict, optimizer_state_dict};
 pub use clip::clip_grad_norm;
 pub use lion::Lion;
 pub use muon::Muon;
@@ -31,8 +33,11 @@ pub trait Optimizer {
     /// Sets the learning rate of every group to this part of the one it began with.
     fn scale_learning_rate(&mut self, factor: f64);
 
+    /// Its parameters, each with the number by which [`state_dict`](Optimizer::state_dict) knows it.
+    fn numbered_parameters(&self) -> Vec<(String, Parameter)>;
+
     /// What it remembers, in the layouts of the parameters: by the number of the parameter and the name of the value, as
-    /// `3.exp_avg`, and the number of its steps as `3.step`.
+    /// `3.exp_avg`, and the number of its steps as `3.step`. [`optimizer_state_dict`] gives it by the parameters' names.
     fn state_dict(&self) -> Result<StateDict>;
 
     /// What [`state_dict`](Optimizer::state_dict) gives when every parameter has had a step, with other values: tensors to
@@ -85,6 +90,11 @@ impl Slots {
     fn new(groups: Vec<Group>, names: &'static [&'static str]) -> Slots {
         let n = groups.iter().map(|group| group.parameters.len()).sum();
         Slots { groups, factor: 1.0, names, kept: vec![Vec::new(); n], steps: vec![0; n] }
+    }
+
+    fn numbered_parameters(&self) -> Vec<(String, Parameter)> {
+        let parameters = self.groups.iter().flat_map(|group| &group.parameters).enumerate();
+        parameters.map(|(number, parameter)| (number.to_string(), parameter.clone())).collect()
     }
 
     fn learning_rates(&self) -> Vec<f64> {
@@ -230,6 +240,10 @@ struct Settings {
 /// Implements what all optimizers have in common by their field `slots`.
 macro_rules! with_slots {
     () => {
+        fn numbered_parameters(&self) -> Vec<(String, crate::Parameter)> {
+            self.slots.numbered_parameters()
+        }
+
         fn learning_rates(&self) -> Vec<f64> {
             self.slots.learning_rates()
         }

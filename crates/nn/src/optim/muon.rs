@@ -87,6 +87,14 @@ impl Optimizer for Muon {
         self.others.step(gradients)
     }
 
+    fn numbered_parameters(&self) -> Vec<(String, Parameter)> {
+        let matrices = self.matrices.iter().enumerate();
+        let matrices = matrices.map(|(number, matrix)| (number.to_string(), matrix.clone()));
+        let others = self.others.numbered_parameters().into_iter();
+        let others = others.map(|(number, parameter)| (format!("others.{number}"), parameter));
+        matrices.chain(others).collect()
+    }
+
     fn learning_rates(&self) -> Vec<f64> {
         [vec![self.lr * self.factor], self.others.learning_rates()].concat()
     }

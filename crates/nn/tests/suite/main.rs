@@ -4,6 +4,7 @@
 mod clip;
 mod fully_shard;
 mod modules;
+mod optimizer_names;
 mod optimizers;
 mod parallel;
 mod state;
