@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use dtensor::{DType, Error as TensorError, Tensor};
+use dtensor::{DType, Tensor};
 
 use crate::{Error, Result, StoredType};
 
@@ -36,10 +36,10 @@ pub(crate) fn convert(
     let n = bytes.len() / held.size();
     let values = Tensor::from_bytes_with(&[n], held, |into| {
         into.copy_from_slice(&bytes);
-        Ok::<(), TensorError>(())
+        Ok::<(), Error>(())
     })?;
-    let converted = values.to_dtype(dtype).map_err(TensorError::from)?;
-    into.copy_from_slice(converted.as_bytes().map_err(TensorError::from)?);
+    let converted = values.to_dtype(dtype)?;
+    into.copy_from_slice(converted.as_bytes()?);
     Ok(())
 }
 
@@ -77,7 +77,7 @@ fn each<const N: usize, const M: usize>(
 }
 
 /// A float of four bits of exponent and three of fraction, which has no infinities.
-fn from_e4m3(byte: u8) -> f32 {
+pub(crate) fn from_e4m3(byte: u8) -> f32 {
     let (exponent, fraction) = (i32::from(byte >> 3 & 0xf), f32::from(byte & 7));
     let size = match (exponent, byte & 7) {
         (15, 7) => f32::NAN,
@@ -97,7 +97,7 @@ mod tests {
         convert(stored, bytes, T::DTYPE, &mut into).unwrap();
         values = Tensor::from_bytes_with(values.shape(), T::DTYPE, |bytes| {
             bytes.copy_from_slice(&into);
-            Ok::<(), TensorError>(())
+            Ok::<(), Error>(())
         })
         .unwrap();
         values.to_vec::<T>().unwrap()

@@ -77,6 +77,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agree;
 mod async_save;
 mod catalog;
 pub mod convert;
@@ -98,6 +99,7 @@ mod stored_type;
 mod value;
 mod verify;
 mod whole;
+mod workers;
 
 pub use crate::{
     async_save::{AsyncSave, AsyncSaver, WhenBusy, async_save},
@@ -119,3 +121,6 @@ pub use crate::{
     verify::{VerifyReport, verify},
     whole::read_tensors,
 };
+
+/// Told, from any thread, how many bytes are done, and of how many.
+pub type OnProgress<'a> = &'a (dyn Fn(u64, u64) + Sync);

@@ -4,7 +4,10 @@
 //! with nothing that could be missing: it begins with a checksum of itself. So every byte of a checkpoint is covered.
 //! The manifest covers itself and the headers, and the headers cover the tensors.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use serde_json::{Map, Value as Json, json};
 
@@ -53,6 +56,18 @@ pub struct FileRecord {
 }
 
 impl Manifest {
+    /// Of a checkpoint that is saved now.
+    pub(crate) fn new(
+        id: String,
+        files: Vec<FileRecord>,
+        values: BTreeMap<String, Value>,
+        tensors: u64,
+        bytes: u64,
+    ) -> Manifest {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        Manifest { version: MANIFEST_VERSION, id, time, files, values, tensors, bytes }
+    }
+
     /// The content of its file.
     pub fn to_bytes(&self) -> Vec<u8> {
         let file = |file: &FileRecord| json!({"name": file.name, "size": file.size, "header_xxh3": hash::to_hex(file.header_hash)});

@@ -3,8 +3,7 @@
 use dtensor_comm::World;
 
 use crate::{
-    AsyncSave, AsyncSaver, Error, MANIFEST_FILE, Manifest, Result, SaveOptions, Saved, State,
-    save::{self, broadcast_bytes},
+    AsyncSave, AsyncSaver, Error, MANIFEST_FILE, Manifest, Result, SaveOptions, Saved, State, save,
     storage,
 };
 
@@ -116,7 +115,7 @@ impl Series {
             // Longer than a step, whatever the text.
             Err(error) => format!("{error:<9}").into_bytes(),
         });
-        let message = broadcast_bytes(&group, message, 0)?;
+        let message = group.broadcast_list(message, 0)?;
         match (found, <[u8; 8]>::try_from(&message[..])) {
             (Some(found), _) => found,
             (None, Ok(step)) => Ok(Some(u64::from_le_bytes(step))),

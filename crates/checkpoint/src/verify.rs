@@ -1,19 +1,15 @@
 //! Whether a checkpoint has the bytes that were written.
 
-use std::{
-    num::NonZero,
-    panic::resume_unwind,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
-    thread,
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering},
 };
 
 use crate::{
-    Catalog, Checksum, Chunk, Error, Format, Reader, Result, Storage, TensorEntry,
+    Catalog, Checksum, Chunk, Error, Format, OnProgress, Reader, Result, Storage, TensorEntry,
     formats::native,
     read::blocks::{Blocks, READ},
+    workers,
 };
 
 /// What [`verify`] found.
@@ -46,7 +42,7 @@ impl VerifyReport {
 pub fn verify(
     catalog: &Arc<Catalog>,
     storage: &Arc<dyn Storage>,
-    progress: Option<&(dyn Fn(u64, u64) + Sync)>,
+    progress: Option<OnProgress<'_>>,
 ) -> Result<VerifyReport> {
     let mut report = VerifyReport { files: catalog.files.len(), ..VerifyReport::default() };
     if catalog.format == Format::Native {
@@ -140,30 +136,19 @@ fn find_damage(
     work: &[Work<'_>],
     tell: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<Error>> {
-    let next = AtomicUsize::new(0);
     let found: Mutex<Vec<(usize, Vec<Error>)>> = Mutex::default();
-    let look = || {
-        let mut buffer = vec![0; READ];
-        while let Some((number, work)) = {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            work.get(number).map(|work| (number, work))
-        } {
-            let errors = work.look(reader, &mut buffer, tell);
+    workers::share(
+        work.len(),
+        workers::threads(0),
+        || vec![0; READ],
+        |buffer, number| {
+            let errors = work[number].look(reader, buffer, tell);
             if !errors.is_empty() {
                 found.lock().unwrap_or_else(PoisonError::into_inner).push((number, errors));
             }
-        }
-    };
-    let processors = thread::available_parallelism().map_or(1, NonZero::get);
-    thread::scope(|scope| {
-        let helpers = (1..processors.min(work.len()))
-            .filter_map(|_| thread::Builder::new().spawn_scoped(scope, look).ok());
-        let helpers: Vec<_> = helpers.collect();
-        look();
-        helpers
-            .into_iter()
-            .for_each(|helper| helper.join().unwrap_or_else(|panic| resume_unwind(panic)));
-    });
+            Ok(())
+        },
+    )?;
     let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
     found.sort_unstable_by_key(|(number, _)| *number);
     let errors: Vec<Error> = found.into_iter().flat_map(|(_, errors)| errors).collect();

@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use dtensor_layout::IndexBox;
 use dtensor_local::Tensor;
 
-use crate::{Catalog, Error, Reader, Result};
+use crate::{Error, Reader, Result, formats};
 
-/// The tensors of a checkpoint of any kind, whole, verified where it has checksums. For small things, and for programs of one
+/// The tensors of a checkpoint of any kind, which a path or a URL names, whole, verified where it has checksums. For small things, and for programs of one
 /// rank: [`load`](crate::load) gives each rank its part alone.
 ///
 /// ```no_run
@@ -18,7 +18,7 @@ use crate::{Catalog, Error, Reader, Result};
 /// # Ok::<(), dtensor_checkpoint::Error>(())
 /// ```
 pub fn read_tensors(path: &str) -> Result<BTreeMap<String, Tensor>> {
-    let (storage, catalog) = Catalog::open_path(path)?;
+    let (storage, catalog) = formats::open_place(path)?;
     let reader = Reader::new(storage, Arc::new(catalog));
     let mut tensors = BTreeMap::new();
     for (name, entry) in &reader.catalog().tensors {
@@ -29,7 +29,7 @@ pub fn read_tensors(path: &str) -> Result<BTreeMap<String, Tensor>> {
                 way_out: "convert the tensor to another dtype first",
             });
         };
-        let whole = IndexBox(entry.shape.iter().map(|&size| 0..size).collect());
+        let whole = IndexBox::whole(&entry.shape);
         let tensor = Tensor::from_bytes_with(&entry.shape, dtype, |bytes| {
             reader.read_box(name, &whole, bytes)
         })?;

@@ -13,21 +13,18 @@ mod safetensors;
 mod source;
 mod stream;
 mod target;
-pub(crate) mod workers;
+mod team;
 
 use std::collections::BTreeMap;
 
-pub(crate) use safetensors::VALUES_KEY;
+use dtensor_comm::Group;
 
 pub use self::{
     cast::Cast, native::to_native, placements::PlacementPlan, safetensors::to_safetensors,
     source::Source,
 };
 
-use crate::{Error, Result, Selection, SourceFile, StoredType, TensorEntry, Value};
-
-/// Told from any thread how many bytes are done, and of how many.
-pub type OnProgress<'a> = &'a (dyn Fn(u64, u64) + Sync);
+use crate::{Error, OnProgress, Result, Selection, SourceFile, StoredType, TensorEntry, Value};
 
 /// How a checkpoint is converted.
 #[derive(Clone, Default)]
@@ -42,7 +39,10 @@ pub struct ConvertOptions<'a> {
     pub overwrite: bool,
     /// Threads that read and write; 0 is as many as the machine has.
     pub threads: usize,
-    /// Told now and then how many bytes are done.
+    /// Processes that share the work, on one file system: all of them call with the same arguments, and each writes some of
+    /// the files. A target of one file is written by one of them. None: this process alone.
+    pub group: Option<Group>,
+    /// Told now and then how many bytes are done, of those that this process writes.
     pub progress: Option<OnProgress<'a>>,
 }
 

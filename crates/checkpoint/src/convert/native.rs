@@ -3,23 +3,23 @@
 use std::{
     path::Path,
     sync::{Mutex, PoisonError},
-    time::{SystemTime, UNIX_EPOCH},
 };
 
 use dtensor_layout::{IndexBox, Layout, Mesh};
 
 use super::{
-    ConvertOptions, Converted, PlacementPlan, Source, Taken, TakenTensor,
+    ConvertOptions, Converted, PlacementPlan, Source, Taken,
     pieces::{self, TargetFile},
     stream::{Target, write_all},
-    target, workers,
+    target,
+    team::Team,
 };
 use crate::{
-    Error, FileRecord, MANIFEST_VERSION, Manifest, NewCheckpoint, NewFile, Result, SourceFile,
+    Error, FileRecord, Manifest, NewCheckpoint, NewFile, Result, SourceFile, StoredType,
     formats::native_write::{FilePlan, Part},
     hash,
-    save::{file_name, new_id, written_by},
-    storage,
+    save::{by_file, file_name, new_id, written_by_all},
+    storage, workers,
 };
 
 /// As many ranks as there may be. What each of them writes depends on what all others do.
@@ -36,21 +36,25 @@ pub fn to_native(
     plan: &PlacementPlan,
     options: &ConvertOptions<'_>,
 ) -> Result<Converted> {
-    let taken = Taken::new(source, options)?;
+    let team = Team::new(options.group.as_ref());
+    let taken = team.agree(Taken::new(source, options))?;
     plan.check(taken.tensors.keys().map(String::as_str))?;
     let planned = plan_files(&taken, mesh, plan, workers::threads(options.threads))?;
-    check_place(source, target, options.overwrite)?;
-    let id = new_id();
-    let new = storage::destination(target)?.new_checkpoint(&id, true);
-    new.begin().inspect_err(|_| new.abandon())?;
+    team.once(|| check_place(source, target, options.overwrite))?;
+    let id = team.told(new_id())?;
+    let new = team.agree(storage::destination(target))?.new_checkpoint(&id, true);
+    team.once(|| new.begin().inspect_err(|_| new.abandon()))?;
     let files: Vec<TargetFile> =
         planned.iter().map(|(name, plan)| target_file(name, plan, &taken)).collect();
-    let shards =
-        Shards { new: &*new, planned: &planned, records: Mutex::new(vec![None; planned.len()]) };
-    let written = write_all(source, &files, &shards, options.threads, options.progress);
-    let records = shards.records.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let files: Vec<FileRecord> = records.into_iter().flatten().collect();
-    let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let shards = Shards { new: &*new, planned: &planned, hashes: Mutex::default() };
+    let own = team.own_files(&files);
+    let written = write_all(source, &files, &own, &shards, options.threads, options.progress);
+    let files = team.agree(written).and_then(|()| shards.records(&team));
+    let files = files.inspect_err(|_| {
+        if team.is_first() {
+            new.abandon();
+        }
+    })?;
     let converted = Converted {
         tensors: taken.tensors.len(),
         values: taken.values.len(),
@@ -60,16 +64,9 @@ pub fn to_native(
             .map(|file| SourceFile { name: file.name.clone(), size: file.size })
             .collect(),
     };
-    let manifest = Manifest {
-        version: MANIFEST_VERSION,
-        id,
-        time,
-        files,
-        tensors: taken.tensors.len() as u64,
-        bytes: taken.bytes(),
-        values: taken.values,
-    };
-    written.and_then(|()| new.commit(&manifest.to_bytes())).inspect_err(|_| new.abandon())?;
+    let (tensors, bytes) = (taken.tensors.len() as u64, taken.bytes());
+    let manifest = Manifest::new(id, files, taken.values, tensors, bytes);
+    team.once(|| new.commit(&manifest.to_bytes()).inspect_err(|_| new.abandon()))?;
     Ok(converted)
 }
 
@@ -77,8 +74,25 @@ pub fn to_native(
 struct Shards<'a> {
     new: &'a dyn NewCheckpoint,
     planned: &'a [(String, FilePlan)],
-    /// Of the files that are finished.
-    records: Mutex<Vec<Option<FileRecord>>>,
+    /// Of the headers of files that this process has finished, by their positions.
+    hashes: Mutex<Vec<(usize, u128)>>,
+}
+
+impl Shards<'_> {
+    /// What the manifest says of all files, which the processes tell each other.
+    fn records(self, team: &Team<'_>) -> Result<Vec<FileRecord>> {
+        let own = self.hashes.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter();
+        let own = own.flat_map(|(file, hash)| [file as u128, hash]).flat_map(u128::to_le_bytes);
+        let mut hashes = vec![0; self.planned.len()];
+        for [file, hash] in team.all(own.collect())?.as_chunks::<16>().0.as_chunks::<2>().0 {
+            hashes[u128::from_le_bytes(*file) as usize] = u128::from_le_bytes(*hash);
+        }
+        let record = |((name, plan), header_hash): (&(String, FilePlan), u128)| {
+            let name = self.new.final_name(name);
+            FileRecord { name, size: plan.size, header_hash }
+        };
+        Ok(self.planned.iter().zip(hashes).map(record).collect())
+    }
 }
 
 impl Target for Shards<'_> {
@@ -91,10 +105,8 @@ impl Target for Shards<'_> {
     }
 
     fn finished(&self, file: usize, header: &[u8]) {
-        let (name, plan) = &self.planned[file];
-        let (name, header_hash) = (self.new.final_name(name), hash::xxh3(header));
-        let record = FileRecord { name, size: plan.size, header_hash };
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)[file] = Some(record);
+        let hash = hash::xxh3(header);
+        self.hashes.lock().unwrap_or_else(PoisonError::into_inner).push((file, hash));
     }
 
     fn hashes(&self) -> bool {
@@ -142,65 +154,25 @@ fn plan_files(
     }
     let layouts = taken.tensors.iter().map(|(name, tensor)| plan.layout(name, tensor, mesh));
     let layouts = layouts.collect::<Result<Vec<Layout>>>()?;
-    let by_rank: Mutex<Vec<Vec<(String, FilePlan)>>> = Mutex::new(vec![Vec::new(); n_ranks]);
-    workers::share(
-        n_ranks,
-        threads,
-        || (),
-        |(), rank| {
-            let files = files_of(rank, n_ranks, taken, &layouts)?;
-            by_rank.lock().unwrap_or_else(PoisonError::into_inner)[rank] = files;
-            Ok(())
-        },
-    )?;
-    Ok(by_rank.into_inner().unwrap_or_else(PoisonError::into_inner).concat())
-}
-
-fn files_of(
-    rank: usize,
-    n_ranks: usize,
-    taken: &Taken<'_>,
-    layouts: &[Layout],
-) -> Result<Vec<(String, FilePlan)>> {
-    let mut files: Vec<Vec<Part>> = Vec::new();
-    let mine = written_by(rank, n_ranks, layouts);
-    for (((name, tensor), layout), _) in
-        taken.tensors.iter().zip(layouts).zip(mine).filter(|(_, mine)| *mine)
-    {
-        for (index, part) in parts_of(rank, name, tensor, layout).into_iter().enumerate() {
-            match files.get_mut(index) {
-                Some(file) => file.push(part),
-                None => files.push(vec![part]),
-            }
-        }
-    }
-    let planned = |(index, parts)| {
-        let name = file_name(rank, n_ranks, index);
-        let plan = FilePlan::new(&name, parts)?;
-        Ok((name, plan))
-    };
-    files.into_iter().enumerate().map(planned).collect()
-}
-
-/// What a rank holds of a tensor. An empty shard is one empty part.
-fn parts_of(rank: usize, name: &str, tensor: &TakenTensor<'_>, layout: &Layout) -> Vec<Part> {
-    let Some(coord) = layout.mesh().coord_of(rank) else { return Vec::new() };
-    let part = |offsets, shape| Part {
-        name: name.to_owned(),
-        stored: tensor.to,
-        global_shape: tensor.entry.shape.clone(),
-        offsets,
-        shape,
-        layout: format!("{layout} on {}", layout.mesh()),
-    };
-    let held = layout.boxes(&coord);
-    match held.is_empty() {
-        true => vec![part(layout.local_offset(&coord), layout.local_shape(&coord))],
-        false => held
-            .iter()
-            .map(|index| part(index.0.iter().map(|range| range.start).collect(), index.shape()))
-            .collect(),
-    }
+    let by_rank = written_by_all(n_ranks, &layouts);
+    let ranks: Vec<usize> = (0..n_ranks).collect();
+    let tensors: Vec<(&str, StoredType)> =
+        taken.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor.to)).collect();
+    let planned = workers::map(&ranks, threads, |&rank| {
+        let parts = |&tensor: &usize| {
+            let ((name, stored), layout) = (tensors[tensor], &layouts[tensor]);
+            let coord = layout.mesh().coord_of(rank);
+            coord.map_or_else(Vec::new, |coord| Part::held(name, stored, layout, &coord))
+        };
+        let files = by_file(by_rank[rank].iter().map(parts)).into_iter().enumerate();
+        let planned = |(index, parts)| {
+            let name = file_name(rank, n_ranks, index);
+            let plan = FilePlan::new(&name, parts)?;
+            Ok((name, plan))
+        };
+        files.map(planned).collect::<Result<Vec<_>>>()
+    })?;
+    Ok(planned.concat())
 }
 
 /// What a planned file will hold, and where it comes from.

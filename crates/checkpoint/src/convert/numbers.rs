@@ -2,7 +2,7 @@
 
 use dtensor::{bf16, f16};
 
-use crate::StoredType;
+use crate::{StoredType, convert_type::from_e4m3};
 
 /// Elements that are worked on at a time: their numbers stay in the first cache.
 pub(crate) const BLOCK: usize = 1024;
@@ -121,16 +121,6 @@ fn small_float(number: f32, format: &SmallFloat) -> u8 {
     // A mantissa that was rounded up to the next power of two carries into the exponent by this addition.
     let code = binade + mantissa;
     sign | if code > f64::from(format.largest) { format.overflow } else { code as u8 }
-}
-
-fn from_e4m3(byte: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(byte >> 3 & 0xf), f32::from(byte & 7));
-    let size = match (exponent, byte & 7) {
-        (15, 7) => f32::NAN,
-        (0, _) => mantissa * (-9.0_f32).exp2(),
-        _ => (8.0 + mantissa) * ((exponent - 10) as f32).exp2(),
-    };
-    if byte & 0x80 == 0 { size } else { -size }
 }
 
 #[cfg(test)]

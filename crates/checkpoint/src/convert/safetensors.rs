@@ -1,6 +1,6 @@
 //! Whole tensors in safetensors files, as model hubs keep them.
 
-use std::{cmp::Reverse, collections::BTreeMap};
+use std::collections::BTreeMap;
 
 use dtensor_layout::IndexBox;
 use serde_json::{Map, Value as Json, json};
@@ -10,15 +10,17 @@ use super::{
     pieces::{Part, TargetFile},
     stream::{Target, write_all},
     target::{Staging, resolved},
+    team::Team,
 };
 use crate::{
     Error, NewFile, Result, SourceFile, Value,
-    formats::{native_write::rank_of_type, safetensors::MAX_HEADER},
+    formats::{
+        safetensors::{MAX_HEADER, VALUES},
+        safetensors_write::{file_order, header_bytes},
+    },
     manifest::value_to_json,
+    save::new_id,
 };
-
-/// The key of `__metadata__` under which values are kept: a JSON object of names.
-pub(crate) const VALUES_KEY: &str = "dtensor.values";
 
 const INDEX_FILE: &str = "model.safetensors.index.json";
 
@@ -35,7 +37,8 @@ pub fn to_safetensors(
     target: &str,
     options: &ConvertOptions<'_>,
 ) -> Result<Converted> {
-    let taken = Taken::new(source, options)?;
+    let team = Team::new(options.group.as_ref());
+    let taken = team.agree(Taken::new(source, options))?;
     let is_file = target.ends_with(".safetensors");
     let packs = packs(&taken, options.max_file_bytes);
     if is_file && packs.len() > 1 {
@@ -45,7 +48,7 @@ pub fn to_safetensors(
             why: "give a directory, or no largest size of a file".into(),
         });
     }
-    let target = resolved(source, target)?;
+    let target = team.agree(resolved(source, target))?;
     let own_name = target.file_name().filter(|_| is_file).map(|name| name.to_string_lossy());
     let name = |number: usize| match (&own_name, packs.len()) {
         (Some(name), _) => name.to_string(),
@@ -57,15 +60,20 @@ pub fn to_safetensors(
         file(name(number), pack, values)
     });
     let (files, headers): (Vec<TargetFile>, Vec<Vec<u8>>) = planned.collect::<Result<_>>()?;
-    let staging = Staging::new(&target, is_file, options.overwrite)?;
+    let id = team.told(new_id())?;
+    let staging = team.once(|| Staging::new(&target, is_file, options.overwrite, &id))?;
+    let staging = staging.unwrap_or_else(|| Staging::of(&target, is_file, &id));
     let whole = WholeTensors { staging: &staging, headers: &headers };
-    write_all(source, &files, &whole, options.threads, options.progress)?;
-    if files.len() > 1 {
-        let mut index_file = staging.create(INDEX_FILE)?;
-        index_file.write_at(0, index(&files, &packs, taken.bytes()).as_bytes())?;
-        index_file.finish()?;
-    }
-    staging.commit(files.first().map_or("", |file| &file.name))?;
+    let own = team.own_files(&files);
+    team.agree(write_all(source, &files, &own, &whole, options.threads, options.progress))?;
+    team.once(|| {
+        if files.len() > 1 {
+            let mut index_file = staging.create(INDEX_FILE)?;
+            index_file.write_at(0, index(&files, &packs, taken.bytes()).as_bytes())?;
+            index_file.finish()?;
+        }
+        staging.commit(files.first().map_or("", |file| &file.name))
+    })?;
     Ok(Converted {
         tensors: taken.tensors.len(),
         values: taken.values.len(),
@@ -117,8 +125,7 @@ fn packs<'t>(taken: &'t Taken<'_>, most: Option<u64>) -> Vec<Pack<'t>> {
         bytes += tensor.bytes();
     }
     for pack in &mut packs {
-        // The order of the format's own library: wide elements first, so that all are aligned.
-        pack.sort_by_key(|(name, tensor)| (Reverse(rank_of_type(tensor.to)), *name));
+        pack.sort_by_key(|(name, tensor)| file_order(tensor.to, name));
     }
     packs
 }
@@ -128,13 +135,13 @@ fn file(
     pack: &Pack<'_>,
     values: &BTreeMap<String, Value>,
 ) -> Result<(TargetFile, Vec<u8>)> {
-    let mut metadata = vec![("format", "pt".to_owned())];
-    if !values.is_empty() {
-        let values: Map<String, Json> =
-            values.iter().map(|(name, value)| (name.clone(), value_to_json(value))).collect();
-        metadata.push((VALUES_KEY, Json::Object(values).to_string()));
-    }
-    let header = header(&metadata, pack);
+    let json: Map<String, Json> =
+        values.iter().map(|(name, value)| (name.clone(), value_to_json(value))).collect();
+    let json = Json::Object(json).to_string();
+    let texts = [("format", "pt"), (VALUES, &json)];
+    let texts = if values.is_empty() { &texts[..1] } else { &texts };
+    let tensors = pack.iter().map(|(name, tensor)| (*name, tensor.to, &*tensor.entry.shape));
+    let header = header_bytes(texts, tensors);
     if header.len() as u64 > MAX_HEADER {
         return Err(Error::Unsupported {
             what: format!("a header of {} bytes", header.len()),
@@ -144,7 +151,7 @@ fn file(
     }
     let mut offset = header.len() as u64;
     let part = |(_, tensor): &(&str, &TakenTensor<'_>)| {
-        let index = IndexBox(tensor.entry.shape.iter().map(|&size| 0..size).collect());
+        let index = IndexBox::whole(&tensor.entry.shape);
         let (from, to) = (tensor.entry.stored, tensor.to);
         let part = Part { source: tensor.source.to_owned(), index, from, to, offset };
         offset += part.bytes();
@@ -152,28 +159,6 @@ fn file(
     };
     let parts = pack.iter().map(part).collect();
     Ok((TargetFile { name, size: offset, parts }, header))
-}
-
-/// The length, the JSON, and spaces up to a multiple of eight bytes.
-fn header(metadata: &[(&str, String)], pack: &Pack<'_>) -> Vec<u8> {
-    // Written by hand, because the order of keys is that of the bytes.
-    let texts: Vec<String> =
-        metadata.iter().map(|(key, text)| format!("{}:{}", json!(key), json!(text))).collect();
-    let mut text = format!("{{\"__metadata__\":{{{}}}", texts.join(","));
-    let mut start = 0;
-    for (name, tensor) in pack {
-        let end = start + tensor.bytes();
-        text.push_str(&format!(
-            ",{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{start},{end}]}}",
-            json!(name),
-            tensor.to,
-            json!(tensor.entry.shape)
-        ));
-        start = end;
-    }
-    text.push('}');
-    text.extend(std::iter::repeat_n(' ', text.len().next_multiple_of(8) - text.len()));
-    [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
 /// Which file has which tensor, by name.

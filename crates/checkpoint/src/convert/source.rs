@@ -7,10 +7,7 @@ use std::{
 
 use dtensor_layout::IndexBox;
 
-use crate::{Catalog, Reader, Result, Storage, storage};
-
-/// How the names of checkpoints end that are one file.
-const FILES: [&str; 4] = [".safetensors", ".pt", ".pth", ".bin"];
+use crate::{Catalog, Reader, Result, Storage, formats, storage};
 
 /// A checkpoint that was opened: what it holds, and where its bytes are.
 ///
@@ -24,20 +21,9 @@ pub struct Source {
 impl Source {
     /// The checkpoint that a path or a URL names, a directory or one file: see [`storage::open`].
     pub fn open(place: &str) -> Result<Source> {
-        if let Some(path) = storage::local_path(place) {
-            let (storage, catalog) = Catalog::open_path(path)?;
-            return Ok(Source { path: Some(path.into()), ..Source::new(storage, catalog) });
-        }
-        // What a store holds under a name is only known for files, so the name decides.
-        let file =
-            place.rsplit_once('/').filter(|(_, name)| FILES.iter().any(|end| name.ends_with(end)));
-        let storage: Arc<dyn Storage> =
-            storage::open(file.map_or(place, |(folder, _)| folder))?.into();
-        let catalog = match file {
-            Some((_, name)) => Catalog::open_file(&*storage, name)?,
-            None => Catalog::open(&*storage)?,
-        };
-        Ok(Source::new(storage, catalog))
+        let (storage, catalog) = formats::open_place(place)?;
+        let path = storage::local_path(place).map(PathBuf::from);
+        Ok(Source { path, ..Source::new(storage, catalog) })
     }
 
     /// The checkpoint whose catalog was read from this place.

@@ -6,11 +6,10 @@ use std::sync::{
 };
 
 use super::{
-    OnProgress, Source, numbers,
+    Source, numbers,
     pieces::{self, CutRule, Part, Piece, TargetFile},
-    workers,
 };
-use crate::{NewFile, Result, hash};
+use crate::{NewFile, OnProgress, Result, hash, workers};
 
 /// What files are written to.
 pub(super) trait Target: Sync {
@@ -27,11 +26,12 @@ pub(super) trait Target: Sync {
     fn hashes(&self) -> bool;
 }
 
-/// Reads, casts and writes everything. A file is open from its first piece to its last, so that many files are not as many
+/// Reads, casts and writes those of the files that are this process's `own`. A file is open from its first piece to its last, so that many files are not as many
 /// at a time; the header goes into it last, when everything is known.
 pub(super) fn write_all(
     source: &Source,
     files: &[TargetFile],
+    own: &[bool],
     target: &dyn Target,
     threads: usize,
     progress: Option<OnProgress<'_>>,
@@ -45,20 +45,20 @@ pub(super) fn write_all(
             CutRule { most, align: hash::BLOCK.min(most), at_chunks_of: Some(source.catalog()) }
         }
     };
-    let pieces: Vec<Piece> = files
-        .iter()
-        .enumerate()
-        .flat_map(|(file, target)| pieces::pieces(file, &target.parts, &rule))
-        .collect();
+    let own_files = || files.iter().enumerate().filter(|(file, _)| own[*file]);
+    let pieces: Vec<Piece> =
+        own_files().flat_map(|(file, target)| pieces::pieces(file, &target.parts, &rule)).collect();
     let opened: Vec<Opened> = files.iter().map(Opened::new).collect();
     for piece in &pieces {
         opened[piece.file].left.fetch_add(1, Ordering::Relaxed);
     }
-    for file in (0..files.len()).filter(|&file| opened[file].left.load(Ordering::Relaxed) == 0) {
-        // Nothing but a header.
-        opened[file].finish(file, &files[file], target)?;
+    for (position, file) in own_files() {
+        if opened[position].left.load(Ordering::Relaxed) == 0 {
+            // Nothing but a header.
+            opened[position].finish(position, file, target)?;
+        }
     }
-    let total = files.iter().flat_map(|file| &file.parts).map(Part::bytes).sum();
+    let total = own_files().flat_map(|(_, file)| &file.parts).map(Part::bytes).sum();
     let done = AtomicU64::new(0);
     let threads = threads.min(pieces.len()).max(1);
     let lane = pieces.len().div_ceil(threads);

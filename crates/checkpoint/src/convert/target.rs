@@ -2,20 +2,17 @@
 
 use std::{
     fs::{self, File},
-    io,
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
-
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::Source;
 use crate::{
     Error, MANIFEST_FILE, NewFile, Result,
-    save::new_id,
     storage::{
-        leftovers::{self, PARTIAL},
+        LocalNewFile,
+        leftovers::{self, OLD, PARTIAL, beside},
         local_path,
+        replace::{failed, replace, sync_directory},
     },
 };
 
@@ -26,7 +23,10 @@ use crate::{
 pub(super) struct Staging {
     target: PathBuf,
     partial: PathBuf,
+    old: PathBuf,
     is_file: bool,
+    /// Whether this process made it, and removes it.
+    is_own: bool,
     /// On `partial`: a sign of life.
     _lock: Option<File>,
 }
@@ -34,54 +34,57 @@ pub(super) struct Staging {
 impl Staging {
     /// Refuses a target that exists, unless it may be replaced; and a directory with anything in it that is no file of a
     /// checkpoint, because that would be lost.
-    pub(super) fn new(target: &Path, is_file: bool, overwrite: bool) -> Result<Staging> {
+    pub(super) fn new(target: &Path, is_file: bool, overwrite: bool, id: &str) -> Result<Staging> {
         if target.symlink_metadata().is_ok() && !is_empty_directory(target) {
             if !overwrite {
                 return Err(Error::Exists { path: target.display().to_string() });
             }
             check_replaceable(target, is_file)?;
         }
-        let partial = leftovers::beside(target, PARTIAL, &new_id());
+        let mut staging = Staging::of(target, is_file, id);
         let make = || {
             leftovers::clear(target)?;
-            fs::create_dir(&partial)?;
-            leftovers::lock(&partial)
+            fs::create_dir(&staging.partial)?;
+            leftovers::lock(&staging.partial)
         };
-        let lock = make().map_err(failed("create", target))?;
-        Ok(Staging { target: target.to_owned(), partial, is_file, _lock: lock })
+        staging._lock = make().map_err(failed("create", target))?;
+        staging.is_own = true;
+        Ok(staging)
+    }
+
+    /// The one of this id that another process has made.
+    pub(super) fn of(target: &Path, is_file: bool, id: &str) -> Staging {
+        let (partial, old) = (beside(target, PARTIAL, id), beside(target, OLD, id));
+        let target = target.to_owned();
+        Staging { target, partial, old, is_file, is_own: false, _lock: None }
     }
 
     /// A new file.
     pub(super) fn create(&self, name: &str) -> Result<Box<dyn NewFile>> {
-        let path = self.partial.join(name);
-        let file = File::create_new(&path).map_err(failed("create", &path))?;
-        Ok(Box::new(SyncedFile { path, file }))
+        Ok(Box::new(LocalNewFile::create(self.partial.join(name), true)?))
     }
 
     /// Puts everything in its place; where that is a file, the one of this name.
     pub(super) fn commit(self, name: &str) -> Result<()> {
-        let put = || {
-            sync_directory(&self.partial)?;
-            match self.is_file {
-                true => fs::rename(self.partial.join(name), &self.target)?,
-                false => match self.target.exists() {
-                    // What was there is then at `partial`, and goes with it.
-                    true => {
-                        renameat_with(CWD, &self.partial, CWD, &self.target, RenameFlags::EXCHANGE)?
-                    }
-                    false => fs::rename(&self.partial, &self.target)?,
-                },
-            }
-            self.target.parent().map_or(Ok(()), sync_directory)
+        sync_directory(&self.partial)?;
+        let put = match self.is_file {
+            true => fs::rename(self.partial.join(name), &self.target),
+            false => replace(&self.partial, &self.target, &self.old),
         };
-        put().map_err(failed("write", &self.target))
+        put.map_err(failed("write", &self.target))?;
+        self.target.parent().map_or(Ok(()), sync_directory)?;
+        // What was there is now here, or at `partial`, which goes with this.
+        let _ = fs::remove_dir_all(&self.old);
+        Ok(())
     }
 }
 
 impl Drop for Staging {
     fn drop(&mut self) {
         // After a commit this is what was replaced, or nothing. What cannot be removed is hidden and in nobody's way.
-        let _ = fs::remove_dir_all(&self.partial);
+        if self.is_own {
+            let _ = fs::remove_dir_all(&self.partial);
+        }
     }
 }
 
@@ -120,21 +123,6 @@ pub(super) fn check_apart(source: &Source, target: &Path) -> Result<()> {
     }
 }
 
-struct SyncedFile {
-    path: PathBuf,
-    file: File,
-}
-
-impl NewFile for SyncedFile {
-    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.file.write_all_at(bytes, offset).map_err(failed("write", &self.path))
-    }
-
-    fn finish(self: Box<Self>) -> Result<()> {
-        self.file.sync_all().map_err(failed("sync", &self.path))
-    }
-}
-
 fn check_replaceable(target: &Path, is_file: bool) -> Result<()> {
     let occupied =
         |found: String| Err(Error::Occupied { path: target.display().to_string(), found });
@@ -162,12 +150,4 @@ fn is_checkpoint_file(name: &str) -> bool {
 
 fn is_empty_directory(path: &Path) -> bool {
     fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
-}
-
-fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
-    Error::io(doing, path.display().to_string())
 }

@@ -14,10 +14,7 @@ pub use compare::{Difference, Tolerance};
 
 use dtensor_layout::IndexBox;
 
-use crate::{
-    Result, Selection, Source, StoredType, Value,
-    convert::{OnProgress, pieces, workers},
-};
+use crate::{OnProgress, Result, Selection, Source, StoredType, Value, convert::pieces, workers};
 
 /// What counts as a difference.
 #[derive(Clone, Default)]
@@ -174,7 +171,7 @@ fn compare_all(
     let mut jobs = Vec::new();
     let (mut total, done) = (0, AtomicU64::new(0));
     for (position, pair) in pairs.iter().enumerate() {
-        let index = IndexBox(pair.shape.iter().map(|&size| 0..size).collect());
+        let index = IndexBox::whole(&pair.shape);
         let size = pair.a.1.size().max(pair.b.1.size());
         total += (index.numel() * size) as u64;
         let step = most / size;
@@ -185,7 +182,7 @@ fn compare_all(
     workers::share(jobs.len(), threads, Default::default, |buffers: &mut [Vec<u8>; 2], job| {
         let (position, elements) = &jobs[job];
         let pair = &pairs[*position];
-        let index = IndexBox(pair.shape.iter().map(|&size| 0..size).collect());
+        let index = IndexBox::whole(&pair.shape);
         let [a_bytes, b_bytes] = buffers;
         for (source, (name, stored), bytes) in
             [(a, pair.a, &mut *a_bytes), (b, pair.b, &mut *b_bytes)]

@@ -21,7 +21,6 @@ use super::{
     distcp_metadata::{Blob, Metadata},
     flatten::flatten,
     listing::Listing,
-    parallel,
     pickle::{MAX_PICKLE, Place, parse},
     tensor_view::TensorView,
     torch_save::Saved,
@@ -30,6 +29,7 @@ use super::{
 use crate::{
     Catalog, Checksum, Chunk, Error, Format, ReadAt, Result, Storage, StoredType, TensorEntry,
     catalog::{Contents, insert},
+    workers,
 };
 
 /// The file that makes a directory such a checkpoint.
@@ -57,7 +57,9 @@ pub(crate) fn open(storage: &dyn Storage, listing: &Listing) -> Result<Catalog> 
         .flat_map(|of_file| of_file.chunks(BATCH))
         .collect();
     let budget = Budget::new();
-    let found = parallel::map(&batches, |batch| read_batch(storage, &catalog, batch, &budget))?;
+    let found = workers::map(&batches, workers::readers(), |batch| {
+        read_batch(storage, &catalog, batch, &budget)
+    })?;
     for (part, found) in parts.iter().zip(found.into_iter().flatten()) {
         match found {
             Found::Chunk(chunk) => {

@@ -1,6 +1,6 @@
 //! Which kind of checkpoint is at a place.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, io::ErrorKind, path::Path, sync::Arc};
 
 use super::{
     distcp::{self, METADATA},
@@ -10,7 +10,10 @@ use super::{
     sharded::{self, SUFFIX},
     torch_save, zip,
 };
-use crate::{Catalog, Error, LocalFiles, MANIFEST_FILE, ReadAt, Result, SourceFile, Storage};
+use crate::{
+    Catalog, Error, LocalFiles, MANIFEST_FILE, ReadAt, Result, SourceFile, Storage,
+    storage::{self, leftovers},
+};
 
 /// How files of `torch.save` are called.
 const TORCH_SUFFIXES: [&str; 4] = [".pt", ".pth", ".bin", ".ckpt"];
@@ -97,10 +100,34 @@ pub(crate) fn open_file(storage: &dyn Storage, name: &str) -> Result<Catalog> {
     Err(Error::NoCheckpoint { path: storage.place(), found })
 }
 
-/// The checkpoint at a path of this machine, a directory or a file, and the place that its files are in.
+/// The checkpoint that a path or a URL names, a directory or a file, and the place that its files are in.
+pub(crate) fn open_place(place: &str) -> Result<(Arc<dyn Storage>, Catalog)> {
+    if let Some(path) = storage::local_path(place) {
+        return open_path(Path::new(path));
+    }
+    // What a store holds under a name is only known for files, so the name decides.
+    let is_file =
+        |name: &str| name.ends_with(SUFFIX) || TORCH_SUFFIXES.iter().any(|end| name.ends_with(end));
+    let file = place.rsplit_once('/').filter(|(_, name)| is_file(name));
+    let storage: Arc<dyn Storage> = storage::open(file.map_or(place, |(folder, _)| folder))?.into();
+    let catalog = match file {
+        Some((_, name)) => open_file(&*storage, name)?,
+        None => open(&*storage)?,
+    };
+    Ok((storage, catalog))
+}
+
+/// The checkpoint at a path of this machine. If nothing is there because a machine stopped just while a checkpoint was
+/// replaced, it is the old one.
 pub(crate) fn open_path(path: &Path) -> Result<(Arc<dyn Storage>, Catalog)> {
+    let path = &*leftovers::old_if_missing(path);
     let shown = path.display().to_string();
-    let about = fs::metadata(path).map_err(Error::io("open", shown.as_str()))?;
+    let about = fs::metadata(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            Error::NoCheckpoint { path: shown.clone(), found: "nothing is there".to_owned() }
+        }
+        _ => Error::io("open", shown.as_str())(error),
+    })?;
     if about.is_dir() {
         let storage = LocalFiles::new(path);
         let catalog = open(&storage)?;

@@ -25,16 +25,16 @@ mod listing;
 pub(crate) mod native;
 pub(crate) mod native_write;
 mod numpy;
-mod parallel;
 mod pickle;
 pub(crate) mod safetensors;
+pub(crate) mod safetensors_write;
 mod sharded;
 mod tensor_view;
 mod torch_save;
 mod window;
 mod zip;
 
-pub(crate) use find::{open, open_file, open_path};
+pub(crate) use find::{open, open_file, open_path, open_place};
 
 #[cfg(doc)]
 use crate::Format;

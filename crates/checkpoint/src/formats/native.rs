@@ -3,22 +3,17 @@
 //! Every byte is covered: the manifest has a checksum of itself and those of the files' headers, and a header has those of
 //! the tensors. Here manifest and headers are verified; whoever reads a tensor verifies its blocks.
 
-use std::{collections::BTreeMap, ops::Range, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
-use dtensor_layout::IndexBox;
 use serde_json::Value as Json;
 
-use super::safetensors::{self, Header, MAX_HEADER, Stored};
+use super::safetensors::{
+    self, Header, MAX_HEADER, OWN_INFO, SHARDING_INFO, Stored, index_at, sizes,
+};
 use crate::{
     Catalog, Checksum, Chunk, Error, FileRecord, Format, MANIFEST_FILE, Manifest, Result,
     SourceFile, Storage, TensorEntry, hash,
 };
-
-/// Where a tensor's part begins, as PyTorch writes it.
-const SHARDING_INFO: &str = "DCP_SHARDING_INFO";
-
-/// What we add: global shapes, layouts and checksums.
-const TENSORS: &str = "dtensor.tensors";
 
 /// What the checkpoint in this place holds.
 pub(crate) fn open(storage: &dyn Storage) -> Result<Catalog> {
@@ -120,17 +115,17 @@ impl<'h> About<'h> {
             serde_json::from_str::<Json>(text)
                 .map_err(|error| Error::broken(file, format!("`{key}`: {error}")))
         };
-        Ok(About { file, offsets: json(SHARDING_INFO)?, tensors: json(TENSORS)? })
+        Ok(About { file, offsets: json(SHARDING_INFO)?, tensors: json(OWN_INFO)? })
     }
 
     /// A tensor of which there is this part.
     fn part(&self, file: usize, stored: &Stored) -> Result<TensorEntry> {
         let broken = |what: &str| Error::broken(self.file, format!("`{}`: {what}", stored.name));
-        let offsets = numbers(&self.offsets[&stored.name]["saved_offsets"]);
+        let offsets = sizes(&self.offsets[&stored.name]["saved_offsets"]);
         let offsets = offsets.filter(|offsets| offsets.len() == stored.shape.len());
         let offsets = offsets.ok_or_else(|| broken("it has no offsets"))?;
         let about = &self.tensors[&stored.name];
-        let shape = numbers(&about["shape"]).ok_or_else(|| broken("it has no global shape"))?;
+        let shape = sizes(&about["shape"]).ok_or_else(|| broken("it has no global shape"))?;
         if shape
             .iter()
             .try_fold(stored.stored.size(), |bytes, &size| bytes.checked_mul(size))
@@ -138,11 +133,8 @@ impl<'h> About<'h> {
         {
             return Err(broken("its shape is beyond this machine"));
         }
-        let range = |(&start, &size): (&usize, &usize)| -> Option<Range<usize>> {
-            Some(start..start.checked_add(size)?)
-        };
-        let index = offsets.iter().zip(&stored.shape).map(range).collect::<Option<_>>();
-        let index = IndexBox(index.ok_or_else(|| broken("its offsets are beyond this machine"))?);
+        let index = index_at(&offsets, &stored.shape);
+        let index = index.ok_or_else(|| broken("its offsets are beyond this machine"))?;
         let chunk = Chunk {
             index,
             file,
@@ -161,9 +153,4 @@ fn checksum(about: &Json) -> Option<Checksum> {
     let hashes =
         hashes.map(|text| hash::from_hex(text.as_str()?)).collect::<Option<Arc<[u128]>>>()?;
     Some(Checksum::Blocks { block, hashes })
-}
-
-fn numbers(json: &Json) -> Option<Vec<usize>> {
-    let number = |json: &Json| usize::try_from(json.as_u64()?).ok();
-    json.as_array()?.iter().map(number).collect()
 }

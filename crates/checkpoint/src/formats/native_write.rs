@@ -1,10 +1,12 @@
 //! The header of a file of our own: a safetensors header with PyTorch's sharding information, and ours.
 
-use std::fmt::Write;
+use dtensor_layout::Layout;
 
+use super::{
+    safetensors::{MAX_HEADER, OWN_INFO, SHARDING_INFO},
+    safetensors_write::{add, file_order, header_bytes, numbers, quoted},
+};
 use crate::{Error, Result, StoredType, hash, hash::DIGITS};
-
-use super::safetensors::MAX_HEADER;
 
 /// A part of a tensor, as a file has it.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +36,32 @@ pub(crate) struct FilePlan {
 }
 
 impl Part {
+    /// What the rank at a coordinate of the mesh holds of a tensor: one part, or several where a strided shard cut it. An
+    /// empty shard is one empty part.
+    pub(crate) fn held(
+        name: &str,
+        stored: StoredType,
+        layout: &Layout,
+        coord: &[usize],
+    ) -> Vec<Part> {
+        let part = |offsets, shape| Part {
+            name: name.to_owned(),
+            stored,
+            global_shape: layout.global_shape().to_vec(),
+            offsets,
+            shape,
+            layout: format!("{layout} on {}", layout.mesh()),
+        };
+        let boxes = layout.boxes(coord);
+        match boxes.is_empty() {
+            true => vec![part(layout.local_offset(coord), layout.local_shape(coord))],
+            false => boxes
+                .iter()
+                .map(|index| part(index.0.iter().map(|range| range.start).collect(), index.shape()))
+                .collect(),
+        }
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         (self.shape.iter().product::<usize>() * self.stored.size()) as u64
     }
@@ -43,12 +71,8 @@ impl FilePlan {
     /// A file with these parts, which are given in the order of the state.
     pub(crate) fn new(file: &str, parts: Vec<Part>) -> Result<FilePlan> {
         let mut order: Vec<usize> = (0..parts.len()).collect();
-        // The order of the safetensors library.
-        let key = |part: &Part| std::cmp::Reverse(rank_of_type(part.stored));
-        order.sort_by(|&one, &other| {
-            let (one, other) = (&parts[one], &parts[other]);
-            key(one).cmp(&key(other)).then_with(|| one.name.cmp(&other.name))
-        });
+        let key = |position: usize| file_order(parts[position].stored, &parts[position].name);
+        order.sort_by(|&one, &other| key(one).cmp(&key(other)));
         let mut plan = FilePlan { parts, order, data_start: 0, size: 0 };
         let no_hashes: Vec<Vec<u128>> =
             plan.parts().map(|(_, part)| vec![0; hash::n_blocks(part.bytes())]).collect();
@@ -71,34 +95,15 @@ impl FilePlan {
 
     /// The first bytes of the file. `hashes` are those of the blocks of each part, in the order of the file.
     pub(crate) fn header(&self, hashes: &[Vec<u128>]) -> Vec<u8> {
-        let mut json = String::from("{\"__metadata__\":{");
-        let ours = self.our_information(hashes);
         let texts = [
             ("format", "pt"),
             ("DCP_VERSION", "1.0"),
-            ("DCP_SHARDING_INFO", &self.sharding_info()),
+            (SHARDING_INFO, &self.sharding_info()),
             ("dtensor.version", "1"),
-            ("dtensor.tensors", &ours),
+            (OWN_INFO, &self.our_information(hashes)),
         ];
-        for (index, (key, text)) in texts.into_iter().enumerate() {
-            let comma = if index == 0 { "" } else { "," };
-            add(&mut json, format_args!("{comma}\"{key}\":{}", quoted(text)));
-        }
-        json.push('}');
-        let mut offset = 0;
-        for (_, part) in self.parts() {
-            let (name, dtype) = (quoted(&part.name), part.stored);
-            let (shape, end) = (numbers(&part.shape, ","), offset + part.bytes());
-            let about = format_args!(
-                ",{name}:{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":[{offset},{end}]}}"
-            );
-            add(&mut json, about);
-            offset = end;
-        }
-        json.push('}');
-        // So that the tensors are aligned.
-        json.extend(std::iter::repeat_n(' ', json.len().next_multiple_of(8) - json.len()));
-        [&(json.len() as u64).to_le_bytes()[..], json.as_bytes()].concat()
+        let tensors = self.parts().map(|(_, part)| (part.name.as_str(), part.stored, &*part.shape));
+        header_bytes(&texts, tensors)
     }
 
     /// As Python's `json.dumps` writes it.
@@ -132,44 +137,6 @@ impl FilePlan {
         json.push('}');
         json
     }
-}
-
-/// The place of a type in the list of the safetensors library, by which it sorts tensors: wider ones are later.
-pub(crate) fn rank_of_type(stored: StoredType) -> usize {
-    const ORDER: [StoredType; 17] = [
-        StoredType::Bool,
-        StoredType::U8,
-        StoredType::I8,
-        StoredType::F8E5M2,
-        StoredType::F8E4M3,
-        StoredType::I16,
-        StoredType::U16,
-        StoredType::F16,
-        StoredType::Bf16,
-        StoredType::I32,
-        StoredType::U32,
-        StoredType::F32,
-        StoredType::C64,
-        StoredType::F64,
-        StoredType::I64,
-        StoredType::U64,
-        StoredType::C128,
-    ];
-    ORDER.iter().position(|other| *other == stored).unwrap_or(ORDER.len())
-}
-
-/// Writing to a `String` cannot fail.
-fn add(json: &mut String, text: std::fmt::Arguments<'_>) {
-    let _ = json.write_fmt(text);
-}
-
-fn numbers(numbers: &[usize], comma: &str) -> String {
-    let numbers: Vec<String> = numbers.iter().map(usize::to_string).collect();
-    format!("[{}]", numbers.join(comma))
-}
-
-fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
 }
 
 /// As Python quotes: everything but printable ASCII is escaped.
@@ -230,7 +197,7 @@ mod tests {
         assert_eq!(names, ["a", "b \"é\"", "c"]);
         let header = plan.header(&[vec![], vec![u128::MAX, 5], vec![0]]);
         assert_eq!(header.len() as u64, plan.data_start);
-        assert_eq!(header.len() % 8, 0);
+        assert_eq!(header.len() % 64, 0);
         assert_eq!(plan.size, plan.data_start + 307 * 4096);
     }
 }

@@ -9,12 +9,22 @@
 
 use std::collections::BTreeMap;
 
+use dtensor_layout::IndexBox;
 use serde_json::Value as Json;
 
 use crate::{Error, ReadAt, Result, StoredType};
 
 /// As long as a header may be, as in the format's own library.
 pub(crate) const MAX_HEADER: u64 = 100_000_000;
+
+/// The text of a header that says where its tensors begin in the whole ones, as PyTorch writes it.
+pub(crate) const SHARDING_INFO: &str = "DCP_SHARDING_INFO";
+
+/// What we add: global shapes, layouts and checksums.
+pub(crate) const OWN_INFO: &str = "dtensor.tensors";
+
+/// What is no tensor, where a file has to hold it: a JSON object of names.
+pub(crate) const VALUES: &str = "dtensor.values";
 
 /// What the header of a file says.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,4 +139,16 @@ fn stored(file: &str, name: String, json: &Json, data_start: u64) -> Result<Stor
     let shape = shape.into_iter().map(usize::try_from).collect::<std::result::Result<_, _>>();
     let shape = shape.map_err(|_| broken("its shape is beyond this machine"))?;
     Ok(Stored { name, stored, shape, offset, bytes })
+}
+
+/// Where a part of a tensor lies, if that is a place that indices can name.
+pub(crate) fn index_at(offsets: &[usize], shape: &[usize]) -> Option<IndexBox> {
+    let range = |(&start, &size): (&usize, &usize)| Some(start..start.checked_add(size)?);
+    offsets.iter().zip(shape).map(range).collect::<Option<_>>().map(IndexBox)
+}
+
+/// A list of sizes in JSON.
+pub(crate) fn sizes(json: &Json) -> Option<Vec<usize>> {
+    let size = |size: &Json| usize::try_from(size.as_u64()?).ok();
+    json.as_array()?.iter().map(size).collect()
 }

@@ -21,12 +21,14 @@ use serde_json::Value as Json;
 use super::{
     index::Index,
     listing::Listing,
-    parallel,
-    safetensors::{Header, Stored, parse_header, read_header_bytes},
+    safetensors::{
+        Header, OWN_INFO, SHARDING_INFO, Stored, VALUES, index_at, parse_header, read_header_bytes,
+        sizes,
+    },
 };
 use crate::{
     Catalog, Checksum, Chunk, Error, Format, Result, SourceFile, Storage, TensorEntry, Value,
-    catalog::Contents, convert::VALUES_KEY, manifest::value_from_json,
+    catalog::Contents, manifest::value_from_json, workers,
 };
 
 /// How the names of files end.
@@ -34,8 +36,6 @@ pub(crate) const SUFFIX: &str = ".safetensors";
 
 const INDEX: &str = "model.safetensors.index.json";
 const INDEX_SUFFIX: &str = ".safetensors.index.json";
-const SHARDING_INFO: &str = "DCP_SHARDING_INFO";
-const OWN_INFO: &str = "dtensor.tensors";
 
 /// Whether a file of a directory is meant: not, if it is hidden, as what some systems leave beside each file.
 pub(crate) fn is_one(file: &SourceFile) -> bool {
@@ -77,7 +77,7 @@ pub(crate) fn open(storage: &dyn Storage, listing: &Listing) -> Result<Catalog> 
 
 /// What these files hold together.
 pub(crate) fn open_files(storage: &dyn Storage, files: Vec<SourceFile>) -> Result<Catalog> {
-    let shards = parallel::map(&files, |file| Shard::read(storage, &file.name))?;
+    let shards = workers::map(&files, workers::readers(), |file| Shard::read(storage, &file.name))?;
     let format = match shards.iter().any(|shard| shard.offsets.is_some()) {
         true => Format::ShardedSafetensors,
         false => Format::Safetensors,
@@ -134,7 +134,7 @@ impl Shard {
             Some(value) => Ok((key, value)),
             None => Err(Error::broken(name, format!("`{key}` is none of the kinds of value"))),
         };
-        let values = object(VALUES_KEY)?.into_iter().flatten().map(value).collect::<Result<_>>()?;
+        let values = object(VALUES)?.into_iter().flatten().map(value).collect::<Result<_>>()?;
         Ok(Shard { header, offsets, own, values })
     }
 }
@@ -181,9 +181,8 @@ fn index_of(
             .filter(|offsets| offsets.len() == stored.shape.len())
             .ok_or_else(|| broken("its `saved_offsets` are not one number per dim"))?,
     };
-    let range = |(&start, &size): (&usize, &usize)| Some(start..start.checked_add(size)?);
-    let index: Option<Vec<_>> = offsets.iter().zip(&stored.shape).map(range).collect();
-    index.map(IndexBox).ok_or_else(|| broken("its `saved_offsets` are beyond any tensor"))
+    index_at(&offsets, &stored.shape)
+        .ok_or_else(|| broken("its `saved_offsets` are beyond any tensor"))
 }
 
 /// Adds a chunk to its tensor; the shape comes when all are there.
@@ -265,9 +264,4 @@ fn numbered(name: &str) -> Option<(&str, u32, u32)> {
 fn without_rank(name: &str) -> Option<&str> {
     let (rank, name) = name.strip_prefix("shard-")?.split_once('-')?;
     rank.parse::<u32>().is_ok().then_some(name)
-}
-
-fn sizes(json: &Json) -> Option<Vec<usize>> {
-    let size = |size: &Json| usize::try_from(size.as_u64()?).ok();
-    json.as_array()?.iter().map(size).collect()
 }

@@ -121,7 +121,7 @@ impl<'t> TensorView<'t> {
         record: (&Data, u64, usize),
         budget: &Budget,
     ) -> Result<TensorEntry, String> {
-        let index = IndexBox(self.shape.iter().map(|&size| 0..size).collect());
+        let index = IndexBox::whole(&self.shape);
         let chunks = vec![self.chunk(index, record, budget)?];
         Ok(TensorEntry { stored: self.stored, shape: self.shape.clone(), chunks, layout: None })
     }

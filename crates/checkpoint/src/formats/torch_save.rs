@@ -17,12 +17,13 @@ use std::collections::{BTreeSet, HashMap};
 use super::{
     budget::Budget,
     flatten::{Flat, flatten},
-    parallel,
     pickle::{MAX_PICKLE, Place, Tree, parse},
     window::Window,
     zip::{Archive, Data},
 };
-use crate::{Catalog, Error, Format, ReadAt, Result, SourceFile, Storage, catalog::Contents};
+use crate::{
+    Catalog, Error, Format, ReadAt, Result, SourceFile, Storage, catalog::Contents, workers,
+};
 
 /// The pickle of such a file, and where its storages are.
 pub(crate) struct Saved {
@@ -82,7 +83,7 @@ impl Saved {
         // Of a storage with many views, the place is looked up once.
         let keys: BTreeSet<&str> = flat.tensors.iter().map(|(_, view)| view.key).collect();
         let keys: Vec<&str> = keys.into_iter().collect();
-        let found = parallel::map(&keys, |key| self.storage(window, key))?;
+        let found = workers::map(&keys, workers::readers(), |key| self.storage(window, key))?;
         let storages: HashMap<&str, Data> = keys.into_iter().zip(found).collect();
         let mut tensors = Vec::with_capacity(flat.tensors.len());
         for (name, view) in flat.tensors {

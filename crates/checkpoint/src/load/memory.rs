@@ -1,21 +1,23 @@
 //! The tensors that are filled.
 
-use std::ops::Range;
+use std::{
+    ops::Range,
+    sync::{Mutex, PoisonError},
+};
 
 use dtensor::DTensor;
 
 use super::{
-    Tell,
     place::{Place, with_place},
     plan::{Item, Step},
     target::Target,
 };
-use crate::{Entry, Result, State, read::runs::Overlap};
+use crate::{Entry, OnProgress, Result, State, read::runs::Overlap, workers};
 
 /// What this rank holds of the tensors of a state.
 pub(super) struct Memory<'s, 'p> {
     tensors: Vec<Option<&'s mut DTensor>>,
-    progress: Option<Tell<'p>>,
+    progress: Option<OnProgress<'p>>,
     /// Bytes that were put, and of how many.
     pub done: u64,
     total: u64,
@@ -26,7 +28,7 @@ impl<'s, 'p> Memory<'s, 'p> {
     pub(super) fn new(
         state: &'s mut State,
         targets: &[Target<'_>],
-        progress: Option<Tell<'p>>,
+        progress: Option<OnProgress<'p>>,
     ) -> Self {
         let tensor = |(_, entry): (&str, &'s mut Entry)| match entry {
             Entry::Tensor(tensor) => Some(tensor),
@@ -57,6 +59,34 @@ impl<'s, 'p> Memory<'s, 'p> {
         Ok(())
     }
 
+    /// Calls `fill` with each of some places in the bytes of a tensor, which come one after the other, and with its number; on so
+    /// many threads.
+    pub(super) fn fill_all(
+        &mut self,
+        target: &Target<'_>,
+        places: &[Range<usize>],
+        threads: usize,
+        fill: impl Fn(usize, &mut [u8]) -> Result<()> + Sync,
+    ) -> Result<()> {
+        self.place(target, |place| {
+            // Bools are always converted.
+            let Place::Bytes(mut rest) = place else { return Ok(()) };
+            let mut begin = 0;
+            let mut slices = Vec::with_capacity(places.len());
+            for place in places {
+                let _between = rest.split_off_mut(..place.start - begin);
+                slices.extend(rest.split_off_mut(..place.len()).map(Mutex::new));
+                begin = place.end;
+            }
+            let work = |(): &mut (), number: usize| {
+                fill(number, &mut slices[number].lock().unwrap_or_else(PoisonError::into_inner))
+            };
+            workers::share(slices.len(), threads, || (), work)
+        })?;
+        self.tell(places.iter().map(ExactSizeIterator::len).sum());
+        Ok(())
+    }
+
     /// Puts what this rank needs of a block, which is given whole.
     pub(super) fn put_block(
         &mut self,
@@ -76,20 +106,11 @@ impl<'s, 'p> Memory<'s, 'p> {
         range: Range<usize>,
         array: &[u8],
     ) -> Result<()> {
-        let size = target.dtype.size();
+        let (size, start) = (target.dtype.size(), range.start);
         for overlap in overlaps {
-            let elements = overlap.within(&range);
-            if elements.is_empty() {
-                continue;
-            }
-            let bytes = elements.len() * size;
-            self.place(target, |mut place| {
-                overlap.for_runs(elements, |from, to, length| {
-                    place.put(to * size, &array[(from - range.start) * size..][..length * size]);
-                });
-                Ok(())
+            self.put_runs(overlap, target, &range, |from, bytes| {
+                &array[(from - start) * size..][..bytes]
             })?;
-            self.tell(bytes);
         }
         Ok(())
     }
@@ -103,24 +124,39 @@ impl<'s, 'p> Memory<'s, 'p> {
         step: Step,
         packed: &[u8],
     ) -> Result<usize> {
-        let size = target.dtype.size();
         let mut at = 0;
         for overlap in &item.mine {
-            let elements = overlap.within(&item.blocks.elements(step.block));
-            if elements.is_empty() {
-                continue;
-            }
-            let begin = at;
-            self.place(target, |mut place| {
-                overlap.for_runs(elements, |_, to, length| {
-                    place.put(to * size, &packed[at..][..length * size]);
-                    at += length * size;
-                });
-                Ok(())
+            self.put_runs(overlap, target, &item.blocks.elements(step.block), |_, bytes| {
+                at += bytes;
+                &packed[at - bytes..at]
             })?;
-            self.tell(at - begin);
         }
         Ok(at)
+    }
+
+    /// Puts what an overlap has of a range of an array. `bytes_of` gives the bytes of a run that begins at an element of the
+    /// array, and is as long.
+    fn put_runs<'b>(
+        &mut self,
+        overlap: &Overlap,
+        target: &Target<'_>,
+        range: &Range<usize>,
+        mut bytes_of: impl FnMut(usize, usize) -> &'b [u8],
+    ) -> Result<()> {
+        let size = target.dtype.size();
+        let elements = overlap.within(range);
+        if elements.is_empty() {
+            return Ok(());
+        }
+        let bytes = elements.len() * size;
+        self.place(target, |mut place| {
+            overlap.for_runs(elements, |from, to, length| {
+                place.put(to * size, bytes_of(from, length * size));
+            });
+            Ok(())
+        })?;
+        self.tell(bytes);
+        Ok(())
     }
 
     pub(super) fn place(

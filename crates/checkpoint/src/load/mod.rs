@@ -1,6 +1,5 @@
 //! Loading: from whatever layout a checkpoint was saved in to the layouts that tensors have.
 
-mod agree;
 mod disordered;
 mod grid;
 mod landing;
@@ -19,12 +18,10 @@ mod target;
 use std::sync::Arc;
 
 use dtensor::World;
+use dtensor_comm::Group;
 
 use self::{memory::Memory, plan::Plan, target::Targets};
-use crate::{Catalog, Entry, Reader, Result, State, Storage};
-
-/// What is called with progress.
-type Tell<'a> = &'a (dyn Fn(u64, u64) + Sync);
+use crate::{Catalog, Entry, OnProgress, Reader, Result, State, Storage, agree::Intention};
 
 /// How [`load`] loads.
 #[derive(Clone, Copy)]
@@ -35,7 +32,7 @@ pub struct LoadOptions<'a> {
     /// default they are an error, and nothing is loaded.
     pub partial: bool,
     /// Called now and then with the bytes that this rank has of its tensors, and with all that it will hold.
-    pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
+    pub progress: Option<OnProgress<'a>>,
 }
 
 impl Default for LoadOptions<'_> {
@@ -142,7 +139,7 @@ fn load_catalog(
     options: &LoadOptions<'_>,
 ) -> Result<LoadReport> {
     let catalog = Arc::new(catalog);
-    agree::check_same(&world.group(), state)?;
+    check_same(&world.group(), state)?;
     let Targets { tensors, values, mut report } =
         Targets::find(world, state, &catalog, options.partial)?;
     let plan = Plan::new(&catalog, &tensors, world.rank(), world.size())?;
@@ -157,4 +154,21 @@ fn load_catalog(
         }
     }
     Ok(report)
+}
+
+/// Whether all ranks load into states of the same names and layouts: what they do follows from those. Costs one call with 16
+/// bytes of each rank.
+fn check_same(group: &Group, state: &State) -> Result<()> {
+    if group.size() == 1 {
+        return Ok(());
+    }
+    let intention = Intention::new(None, state, false);
+    let mut checksums = vec![0; 16 * group.size()];
+    group.all_gather(&intention.checksum(), &mut checksums)?;
+    let mut checksums = checksums.chunks(16);
+    let first = checksums.clone().next();
+    match checksums.position(|other| Some(other) != first) {
+        Some(rank) => Err(intention.difference(group, rank)?),
+        None => Ok(()),
+    }
 }

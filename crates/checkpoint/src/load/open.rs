@@ -4,8 +4,12 @@ use std::{io::ErrorKind, sync::Arc};
 
 use dtensor_comm::Group;
 
-use super::agree::agree;
-use crate::{Catalog, Error, MANIFEST_FILE, Manifest, Result, Storage, formats::native, storage};
+use crate::{
+    Catalog, Error, MANIFEST_FILE, Manifest, Result, Storage,
+    agree::agree,
+    formats::{self, native},
+    storage,
+};
 
 /// The checkpoint that a path or a URL names, and the place that its files are in.
 pub(super) fn open_path(group: &Group, path: &str) -> Result<(Arc<dyn Storage>, Catalog)> {
@@ -14,11 +18,7 @@ pub(super) fn open_path(group: &Group, path: &str) -> Result<(Arc<dyn Storage>, 
         return Ok((storage, catalog));
     }
     // Other formats have checkpoints that are a single file.
-    let found = match path.contains("://") {
-        true => Catalog::open(&*storage).map(|catalog| (storage, catalog)),
-        false => Catalog::open_path(path),
-    };
-    agree(group, found)
+    agree(group, formats::open_place(path))
 }
 
 /// What the checkpoint in a place holds, the same on every rank.

@@ -8,7 +8,7 @@ use super::{
     round::starts,
     source::Source,
 };
-use crate::{Checksum, Result};
+use crate::Result;
 
 /// Pieces at least so long on average are read straight to where they go. Shorter ones cost more than the copy that is saved.
 const LONG: usize = 2048;
@@ -83,8 +83,7 @@ impl<'x> Packing<'x> {
     /// rank, and long enough.
     fn pieces(&self, source: &Source<'_, '_>, step: Step) -> Option<Vec<Piece>> {
         let (item, target) = source.item(step);
-        let is_whole = matches!(item.chunk.checksum, Checksum::Crc32 { .. });
-        if target.converts() || is_whole {
+        if target.converts() || !item.has_blocks_alone() {
             return None;
         }
         let (elements, size) = (item.blocks.elements(step.block), target.dtype.size());

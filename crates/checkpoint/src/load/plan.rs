@@ -91,6 +91,11 @@ impl Item<'_> {
         let start = || overlap.position(elements.start).1 * target.dtype.size();
         (fits && !target.converts()).then(start)
     }
+
+    /// Whether its blocks can be verified each for itself, or not at all. Else there is a checksum of the whole chunk.
+    pub(super) fn has_blocks_alone(&self) -> bool {
+        !matches!(self.chunk.checksum, Checksum::Crc32 { .. })
+    }
 }
 
 impl<'c> Plan<'c> {
@@ -128,7 +133,7 @@ impl<'c> Plan<'c> {
             let index = &item.chunk.index;
             let of_chunk = target.grid.needers(&index.0);
             // The checksum of a whole chunk is computed on the way by the one rank that reads it.
-            let only = matches!(item.chunk.checksum, Checksum::Crc32 { .. }).then_some(number);
+            let only = (!item.has_blocks_alone()).then_some(number);
             for block in 0..blocks.len() {
                 let elements = blocks.elements(block);
                 let span = Span {

@@ -3,10 +3,10 @@
 use dtensor_comm::Group;
 
 use super::{
-    agree::agree, disordered, memory::Memory, own::Own, plan::Plan, round::Exchange,
-    source::Source, target::Target,
+    disordered, memory::Memory, own::Own, plan::Plan, round::Exchange, source::Source,
+    target::Target,
 };
-use crate::{Reader, Result};
+use crate::{Reader, Result, agree::agree, workers};
 
 /// Reads what this rank reads, passes it on, and puts what it needs. All ranks succeed, or none does.
 pub(super) fn run(
@@ -17,7 +17,9 @@ pub(super) fn run(
     memory: &mut Memory<'_, '_>,
 ) -> Result<()> {
     let mut source = Source::new(reader, targets, plan);
-    let mut own = Own::new(&plan.own, plan.rounds.len());
+    // Ranks may all be on this machine, and each of them keeps a processor busy.
+    let threads = (workers::threads(0) / group.size()).max(1);
+    let mut own = Own::new(&plan.own, plan.rounds.len(), threads);
     let mut exchange = Exchange::new(group);
     let mut outcome = Ok(());
     for round in &plan.rounds {

@@ -11,7 +11,7 @@ use super::{
     target::Target,
 };
 use crate::{
-    Checksum, Reader, Result, convert_type,
+    Reader, Result, convert_type,
     read::runs::{Overlap, copy_bytes},
 };
 
@@ -119,6 +119,13 @@ impl<'r, 'c> Source<'r, 'c> {
         at
     }
 
+    /// Reads a step, which needs no conversion and has a checksum of its own or none, straight to where it belongs.
+    pub(super) fn read_block(&self, step: Step, into: &mut [u8]) -> Result<()> {
+        let (item, target) = self.item(step);
+        let file = self.reader.file(item.chunk.file)?;
+        self.reader.read_block(target.name, &*file, &item.blocks, step.block, into)
+    }
+
     /// Reads a step, which needs no conversion, straight to where it belongs.
     pub(super) fn read_into(&mut self, step: Step, into: &mut [u8]) -> Result<()> {
         let (item, target) = self.item(step);
@@ -164,7 +171,7 @@ fn verify(
     step: Step,
     bytes: &[u8],
 ) -> Result<()> {
-    if !matches!(item.chunk.checksum, Checksum::Crc32 { .. }) {
+    if item.has_blocks_alone() {
         return reader.check_block(target.name, &item.blocks, step.block, bytes);
     }
     // All blocks of the chunk come here, one after the other.

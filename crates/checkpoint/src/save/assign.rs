@@ -10,10 +10,26 @@ use std::collections::{HashMap, hash_map::Entry as Slot};
 use dtensor_layout::Layout;
 
 /// For every tensor, in order: whether `rank` writes what it holds of it.
+pub(crate) fn written_by(rank: usize, n_ranks: usize, layouts: &[Layout]) -> Vec<bool> {
+    let mut mine = vec![false; layouts.len()];
+    assign(n_ranks, layouts, |writer, tensor| mine[tensor] |= writer == rank);
+    mine
+}
+
+/// For every rank: the tensors of which it writes what it holds, ascending.
+pub(crate) fn written_by_all(n_ranks: usize, layouts: &[Layout]) -> Vec<Vec<usize>> {
+    let mut all = vec![Vec::new(); n_ranks];
+    assign(n_ranks, layouts, |writer, tensor| all[writer].push(tensor));
+    // They come in the order in which their parts were met.
+    all.iter_mut().for_each(|tensors: &mut Vec<usize>| tensors.sort_unstable());
+    all
+}
+
+/// Says of every part of every tensor which rank writes it.
 ///
 /// Costs a few nanoseconds per tensor and rank. What a layout says about its ranks is computed once for all tensors that
 /// have this layout.
-pub(crate) fn written_by(rank: usize, n_ranks: usize, layouts: &[Layout]) -> Vec<bool> {
+fn assign(n_ranks: usize, layouts: &[Layout], mut give: impl FnMut(usize, usize)) {
     let mut kinds: Vec<Holders> = Vec::new();
     let mut positions: HashMap<&Layout, usize> = HashMap::new();
     let kind_of: Vec<usize> = layouts
@@ -29,7 +45,6 @@ pub(crate) fn written_by(rank: usize, n_ranks: usize, layouts: &[Layout]) -> Vec
     let mut given: Vec<Vec<bool>> =
         kind_of.iter().map(|&kind| vec![false; kinds[kind].of_part.len()]).collect();
     let mut load = vec![0_u64; n_ranks];
-    let mut mine = vec![false; layouts.len()];
     for walker in 0..n_ranks {
         for (tensor, &kind) in kind_of.iter().enumerate() {
             let holders = &kinds[kind];
@@ -41,10 +56,9 @@ pub(crate) fn written_by(rank: usize, n_ranks: usize, layouts: &[Layout]) -> Vec
             // The first of several with the least, and that is the lowest.
             let writer = all.iter().copied().min_by_key(|&holder| load[holder]).unwrap_or(walker);
             load[writer] += holders.bytes;
-            mine[tensor] |= writer == rank;
+            give(writer, tensor);
         }
     }
-    mine
 }
 
 /// Which ranks hold the same part of a tensor.

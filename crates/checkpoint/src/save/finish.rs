@@ -1,9 +1,6 @@
 //! The end of a save: rank 0 lists what all ranks wrote, and the new checkpoint takes its place.
 
-use std::{
-    collections::BTreeMap,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::collections::BTreeMap;
 
 use dtensor_comm::World;
 
@@ -12,7 +9,7 @@ use super::{
     meeting::{Meeting, settle},
     plan::file_name,
 };
-use crate::{Entry, FileRecord, MANIFEST_VERSION, Manifest, NewCheckpoint, Result, State, Value};
+use crate::{Entry, FileRecord, Manifest, NewCheckpoint, Result, State, Value};
 
 /// What is said about a save as a whole.
 pub(crate) struct Summary {
@@ -78,9 +75,7 @@ pub(crate) fn finish(
                 FileRecord { name, size, header_hash }
             }));
         }
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-        let (version, id) = (MANIFEST_VERSION, id.clone());
-        let manifest = Manifest { version, id, time, files, values, tensors, bytes };
+        let manifest = Manifest::new(id.clone(), files, values, tensors, bytes);
         new.commit(&manifest.to_bytes()).inspect_err(|_| new.abandon())?;
         after()
     });

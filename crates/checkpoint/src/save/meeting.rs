@@ -5,7 +5,7 @@
 //! two ways to meet: [`ByCalls`] of the world, and by notes beside the checkpoint (`ByNotes`), for those who work while
 //! the program is using the world.
 
-use dtensor_comm::{CommError, Group};
+use dtensor_comm::Group;
 
 use crate::{Error, Result};
 
@@ -105,43 +105,11 @@ impl Meeting for ByCalls {
     }
 
     fn gather(&mut self, message: &[u8]) -> Result<Option<Vec<Result<Vec<u8>>>>> {
-        let lengths = lengths_of(&self.group, message.len())?;
-        let is_root = self.group.rank() == 0;
-        let mut all = vec![0; if is_root { lengths.iter().sum() } else { 0 }];
-        self.group.gather_v(message, is_root.then_some(&mut all[..]), &lengths, 0)?;
-        if !is_root {
-            return Ok(None);
-        }
-        let mut rest = all.as_slice();
-        let messages = lengths.iter().map(|&length| {
-            let (message, others) = rest.split_at(length);
-            rest = others;
-            Ok(message.to_vec())
-        });
-        Ok(Some(messages.collect()))
+        let messages = self.group.gather_lists(message, 0)?;
+        Ok(messages.map(|messages| messages.into_iter().map(Ok).collect()))
     }
 
     fn announce(&mut self, message: Option<Vec<u8>>) -> Result<Vec<u8>> {
-        Ok(broadcast_bytes(&self.group, message, 0)?)
+        Ok(self.group.broadcast_list(message, 0)?)
     }
-}
-
-/// The bytes that `root` has, on every rank.
-pub(crate) fn broadcast_bytes(
-    group: &Group,
-    bytes: Option<Vec<u8>>,
-    root: usize,
-) -> Result<Vec<u8>, CommError> {
-    let mut length = [bytes.as_ref().map_or(0, |bytes| bytes.len() as i64)];
-    group.broadcast(&mut length, root)?;
-    let mut bytes = bytes.unwrap_or_else(|| vec![0; length[0] as usize]);
-    group.broadcast(&mut bytes, root)?;
-    Ok(bytes)
-}
-
-/// Every rank's length.
-fn lengths_of(group: &Group, length: usize) -> Result<Vec<usize>, CommError> {
-    let mut lengths = vec![0_i64; group.size()];
-    group.all_gather(&[length as i64], &mut lengths)?;
-    Ok(lengths.into_iter().map(|length| length as usize).collect())
 }

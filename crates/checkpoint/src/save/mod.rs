@@ -10,12 +10,12 @@ mod plan;
 mod write;
 
 pub(crate) use agree::agree;
-pub(crate) use assign::written_by;
+pub(crate) use assign::written_by_all;
 pub(crate) use finish::{Summary, finish};
-pub(crate) use meeting::{broadcast_bytes, settle};
+pub(crate) use meeting::settle;
 pub(crate) use notes::{ByNotes, SignsOfLife};
 pub use options::{Progress, ProgressFn, SaveOptions, Saved};
-pub(crate) use plan::{PlannedFile, file_name};
+pub(crate) use plan::{PlannedFile, by_file, file_name};
 pub(crate) use write::{Give, Meter, write_file};
 
 use std::hash::{BuildHasher, Hasher, RandomState};

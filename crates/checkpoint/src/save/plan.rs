@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use dtensor::{DTensor, Tensor};
-use dtensor_layout::Layout;
+use dtensor_layout::{Intervals, Layout};
 
 use super::{assign, write::Give};
 use crate::{
@@ -43,21 +43,28 @@ pub(crate) fn files_of(rank: usize, n_ranks: usize, state: &State) -> Result<Vec
         .collect();
     let layouts: Vec<Layout> = tensors.iter().map(|(_, tensor)| tensor.layout().clone()).collect();
     let mine = assign::written_by(rank, n_ranks, &layouts);
-    let mut files: Vec<(Vec<Part>, Vec<Source>)> = Vec::new();
-    for ((name, tensor), _) in tensors.iter().zip(mine).filter(|(_, mine)| *mine) {
-        for (index, (part, source)) in boxes(name, tensor).into_iter().enumerate() {
-            if index == files.len() {
-                files.push(Default::default());
-            }
-            files[index].0.push(part);
-            files[index].1.push(source);
-        }
-    }
-    let planned = |(index, (parts, sources))| {
+    let mine = tensors.iter().zip(mine).filter(|(_, mine)| *mine);
+    let files = by_file(mine.map(|((name, tensor), _)| parts(name, tensor)));
+    let planned = |(index, parts): (usize, Vec<(Part, Source)>)| {
+        let (parts, sources) = parts.into_iter().unzip();
         let name = file_name(rank, n_ranks, index);
         Ok(PlannedFile { plan: FilePlan::new(&name, parts)?, name, sources })
     };
     files.into_iter().enumerate().map(planned).collect()
+}
+
+/// Parts of tensors, each list of one tensor, as lists for files, of which none has two of a tensor.
+pub(crate) fn by_file<T>(tensors: impl Iterator<Item = Vec<T>>) -> Vec<Vec<T>> {
+    let mut files: Vec<Vec<T>> = Vec::new();
+    for parts in tensors {
+        for (index, part) in parts.into_iter().enumerate() {
+            match files.get_mut(index) {
+                Some(file) => file.push(part),
+                None => files.push(vec![part]),
+            }
+        }
+    }
+    files
 }
 
 /// The name of the `index`-th file of a rank.
@@ -71,7 +78,7 @@ impl Source {
     pub(crate) fn read(&self, give: &mut Give<'_>) -> Result<()> {
         let mut part = self.local.clone();
         for (dim, range) in self.ranges.iter().enumerate() {
-            part = part.narrow(dim as isize, range.start, range.len()).map_err(local)?;
+            part = part.narrow(dim as isize, range.start, range.len())?;
         }
         read_in_order(&part, give)
     }
@@ -80,50 +87,32 @@ impl Source {
 fn read_in_order(part: &Tensor, give: &mut Give<'_>) -> Result<()> {
     let bytes = part.numel() * part.dtype().size();
     if part.is_contiguous() || bytes <= STRIDED_BYTES {
-        return give(part.contiguous().as_bytes().map_err(local)?);
+        return give(part.contiguous().as_bytes()?);
     }
     // Not contiguous, so it has a dim; and its rows are smaller, so that this ends.
     let rows = part.shape()[0];
     match STRIDED_BYTES / (bytes / rows) {
-        0 => (0..rows)
-            .try_for_each(|row| read_in_order(&part.select(0, row as isize).map_err(local)?, give)),
-        step => (0..rows).step_by(step).try_for_each(|row| {
-            read_in_order(&part.narrow(0, row, step.min(rows - row)).map_err(local)?, give)
-        }),
+        0 => (0..rows).try_for_each(|row| read_in_order(&part.select(0, row as isize)?, give)),
+        step => (0..rows)
+            .step_by(step)
+            .try_for_each(|row| read_in_order(&part.narrow(0, row, step.min(rows - row))?, give)),
     }
 }
 
-/// What this rank holds of a tensor, as boxes of it. An empty shard is one empty box.
-fn boxes(name: &str, tensor: &DTensor) -> Vec<(Part, Source)> {
+/// What this rank holds of a tensor, as parts of it, and where in its memory they are.
+fn parts(name: &str, tensor: &DTensor) -> Vec<(Part, Source)> {
     let Some(coord) = tensor.mesh().coord() else { return Vec::new() };
     let (layout, local) = (tensor.layout(), tensor.to_local());
-    let part = |offsets, shape| Part {
-        name: name.to_owned(),
-        stored: layout.dtype().into(),
-        global_shape: layout.global_shape().to_vec(),
-        offsets,
-        shape,
-        layout: format!("{layout} on {}", layout.mesh()),
-    };
-    let boxes = layout.boxes(coord);
-    if boxes.is_empty() {
-        let shape = layout.local_shape(coord);
-        let ranges = shape.iter().map(|&size| 0..size).collect();
-        return vec![(part(layout.local_offset(coord), shape), Source { local, ranges })];
-    }
     let held: Vec<_> = (0..layout.n_dims()).map(|dim| layout.intervals(dim, coord)).collect();
-    let with_source = |index: dtensor_layout::IndexBox| {
-        let place = |(range, held): (&Range<usize>, &dtensor_layout::Intervals)| {
-            let start = held.position(range.start).unwrap_or_default();
-            start..start + range.len()
+    let with_source = |part: Part| {
+        let place = |((&start, &size), held): ((&usize, &usize), &Intervals)| {
+            // What is empty begins nowhere.
+            let start = held.position(start).unwrap_or_default();
+            start..start + size
         };
-        let ranges = index.0.iter().zip(&held).map(place).collect();
-        let offsets = index.0.iter().map(|range| range.start).collect();
-        (part(offsets, index.shape()), Source { local: local.clone(), ranges })
+        let ranges = part.offsets.iter().zip(&part.shape).zip(&held).map(place).collect();
+        (part, Source { local: local.clone(), ranges })
     };
-    boxes.into_iter().map(with_source).collect()
-}
-
-fn local(error: dtensor::LocalError) -> crate::Error {
-    crate::Error::Tensor(error.into())
+    let parts = Part::held(name, layout.dtype().into(), layout, coord);
+    parts.into_iter().map(with_source).collect()
 }

@@ -10,11 +10,11 @@ use std::{
     time::Duration,
 };
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-
 use super::{
     Destination, LocalFiles, NewCheckpoint, NewFile,
     leftovers::{self, NOTES, OLD, PARTIAL, beside},
+    replace::{exchange, failed, replace, sync_directory},
+    write_behind::{self, WriteBehind},
 };
 use crate::{Error, MANIFEST_FILE, Manifest, Result};
 
@@ -58,9 +58,7 @@ impl NewCheckpoint for NewDirectory {
     }
 
     fn create(&self, name: &str, _: u64) -> Result<Box<dyn NewFile>> {
-        let path = self.partial.join(name);
-        let file = File::create_new(&path).map_err(failed("create", &path))?;
-        Ok(Box::new(LocalNewFile { path, file, sync: self.sync }))
+        Ok(Box::new(LocalNewFile::create(self.partial.join(name), self.sync)?))
     }
 
     fn discard(&self, name: &str) {
@@ -82,7 +80,7 @@ impl NewCheckpoint for NewDirectory {
         }
         // Something else may have appeared there since the save began.
         check_replaceable(&self.target)?;
-        self.replace().map_err(failed("rename", &self.partial))?;
+        replace(&self.partial, &self.target, &self.old).map_err(failed("rename", &self.partial))?;
         if self.sync {
             // Nobody has been told that the save succeeded, so that there is a way back.
             sync_directory(parent(&self.target)).inspect_err(|_| self.put_back())?;
@@ -143,34 +141,11 @@ impl NewDirectory {
         }
     }
 
-    /// Puts the new directory in its place. What was there is then at `partial` or at `old`.
-    fn replace(&self) -> io::Result<()> {
-        match self.exchange() {
-            Ok(()) => Ok(()),
-            // There is nothing to exchange it with.
-            Err(_) if !self.target.exists() => fs::rename(&self.partial, &self.target),
-            // The file system cannot, or something else is wrong, and then this cannot either.
-            Err(_) => self.replace_in_two_steps(),
-        }
-    }
-
-    fn exchange(&self) -> io::Result<()> {
-        Ok(renameat_with(CWD, &self.partial, CWD, &self.target, RenameFlags::EXCHANGE)?)
-    }
-
-    /// Between the two steps nothing is in the place. A reader then looks at `old`, and so does the next save.
-    fn replace_in_two_steps(&self) -> io::Result<()> {
-        fs::rename(&self.target, &self.old)?;
-        fs::rename(&self.partial, &self.target).inspect_err(|_| {
-            let _ = fs::rename(&self.old, &self.target);
-        })
-    }
-
     /// Undoes `replace`.
     fn put_back(&self) {
         let _ = match (self.old.exists(), self.partial.exists()) {
             (false, false) => fs::rename(&self.target, &self.partial),
-            (false, true) => self.exchange(),
+            (false, true) => exchange(&self.partial, &self.target),
             (true, _) => fs::rename(&self.target, &self.partial)
                 .and_then(|()| fs::rename(&self.old, &self.target)),
         };
@@ -183,20 +158,32 @@ impl NewDirectory {
     }
 }
 
-struct LocalNewFile {
+/// A file that is brought to disk when it is finished, if that is asked.
+pub(crate) struct LocalNewFile {
     path: PathBuf,
-    file: File,
+    file: WriteBehind,
     sync: bool,
+}
+
+impl LocalNewFile {
+    pub(crate) fn create(path: PathBuf, sync: bool) -> Result<LocalNewFile> {
+        let file = File::create_new(&path).map_err(failed("create", &path))?;
+        Ok(LocalNewFile { path, file: WriteBehind::new(file, write_behind::EVERY), sync })
+    }
 }
 
 impl NewFile for LocalNewFile {
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.file.write_all_at(bytes, offset).map_err(failed("write", &self.path))
+        self.file.file().write_all_at(bytes, offset).map_err(failed("write", &self.path))?;
+        if self.sync {
+            self.file.written(bytes.len());
+        }
+        Ok(())
     }
 
     fn finish(self: Box<Self>) -> Result<()> {
         match self.sync {
-            true => self.file.sync_all().map_err(failed("sync", &self.path)),
+            true => self.file.finish().map_err(failed("sync", &self.path)),
             false => Ok(()),
         }
     }
@@ -256,17 +243,9 @@ fn parent(path: &Path) -> &Path {
     path.parent().unwrap_or(path)
 }
 
-fn sync_directory(directory: &Path) -> Result<()> {
-    File::open(directory).and_then(|file| file.sync_all()).map_err(failed("sync", directory))
-}
-
-fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
-    Error::io(doing, path.display().to_string())
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::replace::replace_in_two_steps, *};
 
     const ID: &str = "0123456789abcdef";
 
@@ -289,15 +268,12 @@ mod tests {
 
     #[test]
     fn a_new_checkpoint_takes_the_place_and_can_be_taken_out_again() {
-        type Replace = fn(&NewDirectory) -> io::Result<()>;
-        let ways: [(bool, Replace); 3] = [
-            (true, NewDirectory::replace),
-            (false, NewDirectory::replace),
-            (true, NewDirectory::replace_in_two_steps),
-        ];
+        type Replace = fn(&Path, &Path, &Path) -> io::Result<()>;
+        let ways: [(bool, Replace); 3] =
+            [(true, replace), (false, replace), (true, replace_in_two_steps)];
         for (old, replace) in ways {
             let (_directory, new) = with_new(old);
-            replace(&new).unwrap();
+            replace(&new.partial, &new.target, &new.old).unwrap();
             assert_eq!(there(&new.target).unwrap(), "new");
             new.put_back();
             assert_eq!(there(&new.target), old.then(|| "old".to_owned()));
@@ -319,9 +295,9 @@ mod tests {
     fn a_step_that_cannot_be_taken_leaves_the_old_checkpoint() {
         let (_directory, new) = with_new(true);
         fs::remove_dir_all(&new.partial).unwrap();
-        new.replace_in_two_steps().unwrap_err();
+        replace_in_two_steps(&new.partial, &new.target, &new.old).unwrap_err();
         assert_eq!(there(&new.target).unwrap(), "old");
-        new.replace().unwrap_err();
+        replace(&new.partial, &new.target, &new.old).unwrap_err();
         assert_eq!(there(&new.target).unwrap(), "old");
     }
 }

@@ -6,13 +6,16 @@ mod local;
 mod local_write;
 #[cfg(feature = "object-store")]
 mod object;
+pub(crate) mod replace;
 mod shelf;
+mod write_behind;
 
 pub use destination::{Destination, NewCheckpoint, NewFile};
 pub use local::LocalFiles;
 #[cfg(feature = "object-store")]
 pub use object::ObjectFiles;
 
+pub(crate) use local_write::LocalNewFile;
 pub(crate) use shelf::{Shelf, shelf};
 
 use crate::{Result, SourceFile};

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use dtensor::{DType, Layout, Mesh};
+use dtensor::{DType, Layout};
 use dtensor_checkpoint::{Error, LoadOptions, MANIFEST_FILE, StoredType, Value, load_from};
 use dtensor_testing::spmd;
 
 use crate::{
-    load_support::{Files, state_of},
+    load_support::{Files, layouts_of, state_of},
     load_written::{Whole, write},
 };
 
@@ -27,11 +27,7 @@ fn all_are_found(
     n_ranks: usize,
     layout: &str,
 ) {
-    let mesh = Mesh::from_sizes(&[n_ranks]).unwrap();
-    let layouts: Vec<Layout> = tensors
-        .iter()
-        .map(|whole| Layout::parse(&whole.shape, DType::F32, &mesh, layout).unwrap())
-        .collect();
+    let layouts = layouts_of(tensors, n_ranks, layout);
     spmd(n_ranks, |world| {
         let mut state = state_of(world, tensors.iter().zip(&layouts))?;
         let options = LoadOptions { partial: true, ..LoadOptions::default() };

@@ -90,5 +90,5 @@ fn what_is_no_checkpoint_says_what_was_found() {
     for short in [&b""[..], b"P", b"PK\x03\x04", b"\x80\x02"] {
         refusal(&Memory::of([("weights.pt", short.to_vec())]));
     }
-    assert!(matches!(Catalog::open_path(golden("absent")), Err(Error::Io { .. })));
+    assert!(matches!(Catalog::open_path(golden("absent")), Err(Error::NoCheckpoint { .. })));
 }

@@ -2,15 +2,14 @@
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use dtensor::{DType, Layout, Mesh};
 use dtensor_checkpoint::{
-    Catalog, LoadOptions, MANIFEST_FILE, Reader, Storage, StoredType, load_from, verify,
+    Catalog, Error, LoadOptions, MANIFEST_FILE, Reader, Storage, StoredType, load_from, verify,
 };
 use dtensor_layout::IndexBox;
 use dtensor_testing::spmd;
 
 use crate::{
-    load_support::{Counts, Files, check, state_of},
+    load_support::{Counts, Files, check, layouts_of, state_of},
     load_written::{Whole, write},
 };
 
@@ -23,11 +22,7 @@ fn written(tensors: &[Whole], block: usize) -> Files {
 /// Loads on so many ranks, and gives the reads that all of them have made.
 fn reads(files: &Files, tensors: &[Whole], n_ranks: usize, layout: &str) -> Arc<Counts> {
     let files = Files { counts: Arc::default(), ..files.clone() };
-    let mesh = Mesh::from_sizes(&[n_ranks]).unwrap();
-    let layouts: Vec<Layout> = tensors
-        .iter()
-        .map(|whole| Layout::parse(&whole.shape, DType::F32, &mesh, layout).unwrap())
-        .collect();
+    let layouts = layouts_of(tensors, n_ranks, layout);
     spmd(n_ranks, |world| {
         let mut state = state_of(world, tensors.iter().zip(&layouts))?;
         load_from(world, &mut state, Arc::new(files.clone()), &LoadOptions::default())?;
@@ -53,6 +48,35 @@ fn every_byte_is_read_once_over_all_ranks() {
             }
         }
     }
+}
+
+#[test]
+fn blocks_that_threads_read_at_the_same_time_arrive_once_and_the_first_damage_is_told() {
+    let large = Whole::new("large", StoredType::F32, &[1300, 1000]).cut(0, &[600, 700]);
+    let tensors = [Whole::new("before", StoredType::F32, &[5]), large];
+    let files = written(&tensors, 1 << 20);
+    let counts = reads(&files, &tensors, 1, "[R]");
+    assert_eq!(counts.bytes.load(Relaxed), files.total() + 2 * 8);
+
+    let name = files.files.keys().find(|name| *name != MANIFEST_FILE).unwrap();
+    let mut damaged = files.files[name].to_vec();
+    let last = damaged.len() - 1;
+    damaged[last] ^= 1;
+    damaged[last - (1 << 20)] ^= 1;
+    let damaged = files.with(name, damaged);
+    let layouts = layouts_of(&tensors, 1, "[R]");
+    spmd(1, |world| {
+        let mut state = state_of(world, tensors.iter().zip(&layouts))?;
+        for _ in 0..20 {
+            let found =
+                load_from(world, &mut state, Arc::new(damaged.clone()), &LoadOptions::default());
+            let Err(Error::Damaged { what, .. }) = found else { panic!("{found:?}") };
+            let end: usize =
+                what.trim_end_matches(')').rsplit("..").next().unwrap().parse().unwrap();
+            assert!(end <= last, "{what}");
+        }
+        Ok(())
+    });
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use dtensor::{DTensor, DType, DeviceMesh, Layout, Placement, Tensor, World, zeros};
+use dtensor::{DTensor, DType, DeviceMesh, Layout, Mesh, Placement, Tensor, World, zeros};
 use dtensor_checkpoint::{Error, ReadAt, Result, SourceFile, State, Storage};
 use dtensor_testing::Failure;
 
@@ -20,6 +20,13 @@ pub fn zeros_in(world: &World, layout: &Layout) -> std::result::Result<DTensor, 
     let copies = vec![Placement::Replicate; mesh.n_axes()];
     let zeros = zeros(layout.global_shape(), layout.dtype(), &mesh, &copies)?;
     Ok(zeros.redistribute_layout(layout)?)
+}
+
+/// The layout of each tensor, as f32, on one axis of so many ranks.
+pub fn layouts_of(tensors: &[Whole], n_ranks: usize, layout: &str) -> Vec<Layout> {
+    let mesh = Mesh::from_sizes(&[n_ranks]).unwrap();
+    let of = |whole: &Whole| Layout::parse(&whole.shape, DType::F32, &mesh, layout).unwrap();
+    tensors.iter().map(of).collect()
 }
 
 /// A state of zeros in these layouts.

@@ -7,6 +7,7 @@ mod convert_diff;
 mod convert_native;
 mod convert_streaming;
 mod convert_support;
+mod convert_team;
 mod flip;
 mod formats_cover;
 mod formats_distcp;

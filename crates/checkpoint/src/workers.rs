@@ -1,6 +1,7 @@
 //! Work that several threads share.
 
 use std::{
+    panic::resume_unwind,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -34,8 +35,15 @@ pub(crate) fn piece_bytes(threads: usize, kept: usize) -> usize {
     (BUFFERS / threads.max(1) / kept).clamp(64 << 10, PIECE)
 }
 
+/// Threads for many small reads: these mostly wait, all the more if the files are far away, and so there are more of them than
+/// processors.
+pub(crate) fn readers() -> usize {
+    (2 * threads(0)).min(16)
+}
+
 /// Does the jobs `0..n`, each by one of the threads, taken in order. The first failure ends it: jobs that have begun are
-/// ended, no other is begun, and of several failures that of the first job is returned.
+/// ended, and no other is begun. The error is that of the first job that has one, however the threads were scheduled: jobs
+/// before it have begun before it, and all ranks get the same.
 ///
 /// Every thread has a `state` of its own: its buffers.
 pub(crate) fn share<S>(
@@ -62,14 +70,39 @@ pub(crate) fn share<S>(
             }
         }
     };
-    match threads.min(n) {
-        0 | 1 => worker(),
-        threads => thread::scope(|scope| (0..threads).for_each(|_| _ = scope.spawn(worker))),
-    }
+    thread::scope(|scope| {
+        // Where the system has no more threads, there are fewer helpers; this thread works as well.
+        let spawn = |_| thread::Builder::new().spawn_scoped(scope, worker).ok();
+        let helpers: Vec<_> = (1..threads.min(n)).filter_map(spawn).collect();
+        worker();
+        for helper in helpers {
+            helper.join().unwrap_or_else(|panic| resume_unwind(panic));
+        }
+    });
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some((_, error)) => Err(error),
         None => Ok(()),
     }
+}
+
+/// The results of `work` on all items, in order; as [`share`].
+pub(crate) fn map<T: Sync, R: Send>(
+    items: &[T],
+    threads: usize,
+    work: impl Fn(&T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let results = Mutex::new(Vec::from_iter(items.iter().map(|_| None)));
+    share(
+        items.len(),
+        threads,
+        || (),
+        |(), position| {
+            let result = work(&items[position])?;
+            results.lock().unwrap_or_else(PoisonError::into_inner)[position] = Some(result);
+            Ok(())
+        },
+    )?;
+    Ok(results.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect())
 }
 
 #[cfg(test)]
