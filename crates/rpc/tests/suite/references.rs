@@ -1,0 +1,153 @@
+//! References and their counts.
+
+use std::sync::Arc;
+
+use dtensor_comm::World;
+use dtensor_rpc::{Agent, Error, Failure, Options, RefId, Reply, Share, UserRef};
+
+use crate::support::{self, spmd, worker};
+
+/// Workers that give the text of an object.
+fn telling(world: &World) -> Result<Agent, support::Failure> {
+    let agent = worker(world, Options::default())?;
+    agent.register("text", |context, request| {
+        let id: RefId = serde_json::from_slice(&request)?;
+        let text: Arc<String> = context.object(id)?;
+        Ok::<_, Failure>(Reply::new(text.as_bytes().to_vec()))
+    })?;
+    world.group().barrier()?;
+    Ok(agent)
+}
+
+fn text(reference: &UserRef) -> dtensor_rpc::Result<String> {
+    let id = serde_json::to_vec(&reference.id()).unwrap();
+    let bytes = reference.agent().call(reference.owner().id, "text", id, None)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// What rank 0 says, on every rank.
+fn from_first(world: &World, share: Option<Share>) -> Result<Share, support::Failure> {
+    let mut bytes = [0_u8; 256];
+    if let Some(share) = share {
+        let text = serde_json::to_vec(&share)?;
+        bytes[..text.len()].copy_from_slice(&text);
+    }
+    world.group().broadcast(&mut bytes, 0)?;
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    Ok(serde_json::from_slice(&bytes[..end])?)
+}
+
+#[test]
+fn an_object_lives_while_somebody_has_a_reference_and_no_longer() {
+    spmd(3, |world| {
+        let agent = telling(world)?;
+        let value = Arc::new("treasure".to_string());
+        let owned = match world.rank() {
+            0 => Some(agent.own(Arc::clone(&value))?),
+            _ => None,
+        };
+        let share = owned.as_ref().map(|owned| owned.share(&[1, 2])).transpose()?;
+        if world.rank() == 0 {
+            // Counted before anybody knows of them.
+            assert_eq!((agent.owned(), agent.forks()), (1, 2));
+        }
+        let share = from_first(world, share)?;
+        let reference = match world.rank() {
+            0 => None,
+            _ => Some(agent.adopt(share)?),
+        };
+        // The owner drops it; the others still have it.
+        drop(owned);
+        world.group().barrier()?;
+        if let Some(reference) = &reference {
+            assert_eq!(text(reference)?, "treasure");
+            assert_eq!((&*reference.owner().name, agent.references()), ("worker0", 1));
+        }
+        world.group().barrier()?;
+        // One of the two drops it.
+        let reference = reference.filter(|_| world.rank() == 2);
+        agent.flush(None)?;
+        world.group().barrier()?;
+        match &reference {
+            Some(reference) => assert_eq!(text(reference)?, "treasure"),
+            None => assert_eq!(agent.references(), 0),
+        }
+        if world.rank() == 0 {
+            assert_eq!((agent.owned(), agent.forks(), Arc::strong_count(&value)), (1, 1, 2));
+        }
+        world.group().barrier()?;
+        drop(reference);
+        agent.flush(None)?;
+        world.group().barrier()?;
+        assert_eq!((agent.owned(), agent.forks(), agent.references()), (0, 0, 0));
+        assert_eq!(Arc::strong_count(&value), 1);
+        // A reference to what is gone, as after a count that went wrong.
+        if world.rank() == 2 {
+            let late = agent.adopt(share)?;
+            let (worker, id) = ("worker0".into(), share.id);
+            assert_eq!(text(&late), Err(Error::NoSuchObject { worker, id }));
+        }
+        Ok(agent.shutdown()?)
+    });
+}
+
+#[test]
+fn a_share_that_is_taken_back_leaves_nothing() {
+    spmd(2, |world| {
+        let agent = telling(world)?;
+        let owned = agent.own(Arc::new("x".to_string()))?;
+        let share = owned.share(&[1 - world.rank()])?;
+        assert_eq!(*owned.value()?, "x");
+        owned.revoke();
+        assert_eq!((agent.owned(), agent.forks()), (1, 0));
+        drop(owned);
+        assert_eq!(agent.owned(), 0);
+        assert!(matches!(agent.adopt(share), Err(Error::BadShare { .. })));
+        Ok(agent.shutdown()?)
+    });
+}
+
+#[test]
+fn an_object_of_another_kind_is_not_given() {
+    spmd(2, |world| {
+        let agent = telling(world)?;
+        let owned = agent.own(Arc::new(7_u32))?;
+        let own = serde_json::to_vec(&owned.id())?;
+        let error = agent.call(world.rank(), "text", own, None).unwrap_err();
+        assert!(matches!(error, Error::NoSuchObject { .. }), "{error}");
+        drop(owned);
+        Ok(agent.shutdown()?)
+    });
+}
+
+#[test]
+fn many_references_that_are_dropped_at_once_are_all_counted() {
+    const N: usize = 2000;
+    spmd(2, |world| {
+        let agent = telling(world)?;
+        let owned = agent.own(Arc::new("x".to_string()))?;
+        let shares: Vec<Share> =
+            (0..N).map(|_| owned.share(&[1 - world.rank()])).collect::<Result<_, _>>()?;
+        assert_eq!(agent.forks(), N);
+        world.group().barrier()?;
+        // Both sides number alike, so what one shares is what the other has.
+        let theirs = |share: &Share| {
+            let text = serde_json::to_string(share).unwrap();
+            let (from, to) = (world.rank(), 1 - world.rank());
+            let text =
+                text.replace(&format!("\"created_on\":{from}"), &format!("\"created_on\":{to}"));
+            serde_json::from_str::<Share>(&text)
+        };
+        let adopted: Vec<UserRef> = shares
+            .iter()
+            .map(|share| Ok(agent.adopt(theirs(share)?)?))
+            .collect::<Result<_, support::Failure>>()?;
+        assert_eq!(agent.references(), N);
+        drop(adopted);
+        agent.flush(None)?;
+        world.group().barrier()?;
+        assert_eq!((agent.owned(), agent.forks(), agent.references()), (1, 0, 0));
+        drop(owned);
+        Ok(agent.shutdown()?)
+    });
+}
