@@ -1,0 +1,40 @@
+//! Whether boxes make up a tensor.
+
+use super::overlap::find_overlap;
+use crate::{Error, Result, ShardMetadata, metadata::volume};
+
+/// An error if two shards have common elements. A shard that is empty in a dim overlaps what it would cut in
+/// two, but not what it lies beside. The time is that of sorting the shards.
+pub fn check_no_overlap(shards: &[ShardMetadata]) -> Result<()> {
+    match find_overlap(shards) {
+        None => Ok(()),
+        Some((first, second)) => Err(Error::Overlap {
+            first: Box::new(shards[first].clone()),
+            second: Box::new(shards[second].clone()),
+        }),
+    }
+}
+
+/// An error if shards that do not overlap reach beyond a tensor of this size, or leave some of it out.
+pub fn check_covers(shards: &[ShardMetadata], size: &[usize]) -> Result<()> {
+    let first = shards.first().ok_or_else(|| Error::NoShards { op: "coverage".into() })?;
+    if first.n_dims() != size.len() {
+        return Err(Error::WrongDims { tensor: size.len(), shards: first.n_dims() });
+    }
+    let mut covered = 0_u128;
+    for shard in shards {
+        if shard.n_dims() != first.n_dims() {
+            return Err(Error::MixedDims { first: first.n_dims(), other: shard.n_dims() });
+        }
+        if let Some(dim) = (0..size.len()).find(|dim| shard.range(*dim).end > size[*dim]) {
+            let shard = Box::new(shard.clone());
+            return Err(Error::OutOfBounds { shard, dim, size: size[dim] });
+        }
+        covered = covered.saturating_add(shard.volume());
+    }
+    let tensor = volume(size);
+    match covered == tensor {
+        true => Ok(()),
+        false => Err(Error::NotCovered { shards: covered, tensor }),
+    }
+}

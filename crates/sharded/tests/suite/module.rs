@@ -1,0 +1,442 @@
+//! Modules and plans.
+
+use dtensor_sharded::{
+    DType, Error, ProcessGroup, Result, Tensor, World,
+    module::{
+        ModuleTensor, OutputRule, ShardableModule, Sharder, Sharding, ShardingPlan,
+        ShardingPlanner, StateDict, load_state_dict, named_tensors, shard_module, shard_parameter,
+        state_dict,
+    },
+    shard_tensor,
+};
+use dtensor_testing::spmd;
+
+use crate::{
+    parts::{Parts, model},
+    support::{chunks, cut, numbered, same_error},
+};
+
+fn paths(module: &dyn ShardableModule, sharded: bool) -> Vec<String> {
+    let named = named_tensors(module).into_iter();
+    named
+        .filter(|(_, tensor)| tensor.sharded().is_some() == sharded)
+        .map(|(path, _)| path)
+        .collect()
+}
+
+#[test]
+fn a_parameter_is_cut_from_one_rank() {
+    spmd(4, |world| {
+        let group = ProcessGroup::of_world(world);
+        let mut module = model();
+        if world.rank() != 2 {
+            module = Parts::default().module(
+                "fc1",
+                Parts::default().tensor("weight", numbered(&[6, 3]).mul_scalar(-1.0)?),
+            );
+        }
+        shard_parameter(&mut module, "fc1.weight", chunks(0, &[3, 2, 1, 0]), 2, &group)?;
+        let named = named_tensors(&module);
+        let weight =
+            named.iter().find(|(path, _)| path == "fc1.weight").unwrap().1.sharded().unwrap();
+        assert_eq!(weight.full_tensor()?.to_vec::<f32>()?, numbered(&[6, 3]).to_vec::<f32>()?);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_parameter_that_is_not_there_is_the_same_error_on_all() {
+    let tried = |body: fn(&World, &mut Parts) -> Result<()>| {
+        same_error(2, |world| body(world, &mut model()))
+    };
+    let error = tried(|world, module| {
+        shard_parameter(module, "fc1.other", chunks(0, &[0, 1]), 0, &ProcessGroup::of_world(world))
+    });
+    assert!(matches!(error.cause(), Error::NoSuchName { .. }));
+    // On one rank only, and nobody waits for it.
+    let error = tried(|world, module| {
+        let name = if world.rank() == 1 { "fc9.weight" } else { "fc1.weight" };
+        shard_parameter(module, name, chunks(0, &[0, 1]), 0, &ProcessGroup::of_world(world))
+    });
+    assert!(matches!(error, Error::Rank { rank: 1, .. }));
+    let error = tried(|world, module| {
+        let group = ProcessGroup::of_world(world);
+        shard_parameter(module, "fc1.weight", chunks(0, &[0, 1]), 0, &group)?;
+        shard_parameter(module, "fc1.weight", chunks(1, &[0, 1]), 0, &group)
+    });
+    assert!(matches!(error.cause(), Error::Unsupported { .. }));
+    let error = tried(|world, module| {
+        let turned = numbered(&[2, 3]).transpose(0, 1)?;
+        *module = Parts::default().tensor("w", turned);
+        shard_parameter(module, "w", chunks(0, &[0, 1]), 0, &ProcessGroup::of_world(world))
+    });
+    assert!(matches!(error.cause(), Error::NotContiguous { .. }));
+}
+
+/// Rows for every first dim.
+struct RowPlanner(usize);
+
+impl ShardingPlanner for RowPlanner {
+    fn build_plan(&self, module: &dyn ShardableModule) -> Result<ShardingPlan> {
+        let ranks: Vec<usize> = (0..self.0).collect();
+        let weights =
+            named_tensors(module).into_iter().filter(|(path, _)| path.ends_with("weight"));
+        Ok(weights
+            .fold(ShardingPlan::new(), |plan, (path, _)| plan.shard(&path, chunks(0, &ranks))))
+    }
+}
+
+#[test]
+fn a_planner_makes_the_plan_and_the_plan_cuts_the_module() {
+    spmd(4, |world| {
+        let mut module = model();
+        let plan = RowPlanner(4).build_plan(&module)?;
+        assert!(plan.entries().all(|(_, sharding)| matches!(sharding, Sharding::Spec(_))));
+        shard_module(&mut module, &plan, 0, &ProcessGroup::of_world(world))?;
+        assert_eq!(paths(&module, true), ["fc.weight", "fc1.weight", "fc2.weight"]);
+        assert_eq!(paths(&module, false), ["fc.bias", "fc1.bias", "fc2.bias"]);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_plan_works_on_a_sub_group_and_not_outside() {
+    spmd(4, |world| {
+        let group = ProcessGroup::new(world, &[2, 3])?;
+        let mut module = model();
+        let plan = ShardingPlan::new()
+            .shard("fc1.weight", chunks(0, &[2, 3]))
+            .shard("fc2.weight", chunks(1, &[3, 2]));
+        shard_module(&mut module, &plan, 0, &group)?;
+        for (_, tensor) in
+            named_tensors(&module).iter().filter(|(path, _)| path.starts_with("fc1.w"))
+        {
+            let sharded = tensor.sharded().unwrap();
+            assert_eq!(sharded.local_shards().len(), world.rank() / 2);
+            if group.rank().is_some() {
+                assert_eq!(
+                    sharded.full_tensor()?.to_vec::<f32>()?,
+                    numbered(&[6, 3]).to_vec::<f32>()?
+                );
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Cuts every tensor of a module by columns, in place.
+struct InPlace;
+
+impl Sharder for InPlace {
+    fn shard(
+        &self,
+        module: &mut dyn ShardableModule,
+        group: &ProcessGroup,
+    ) -> Result<Option<Box<dyn ShardableModule>>> {
+        for (_, tensor) in module.tensors_mut() {
+            if let Some(plain) = tensor.plain().cloned() {
+                *tensor = shard_tensor(&plain, chunks(-1, group.world_ranks()), 0, group)?.into();
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Puts another module in its place.
+struct Replacing;
+
+impl Sharder for Replacing {
+    fn shard(
+        &self,
+        _: &mut dyn ShardableModule,
+        group: &ProcessGroup,
+    ) -> Result<Option<Box<dyn ShardableModule>>> {
+        let table = cut(&[8, 2], &chunks(0, group.world_ranks()), group)?;
+        Ok(Some(Box::new(Parts::default().tensor("table", table))))
+    }
+}
+
+/// D11.
+#[test]
+fn what_a_sharder_makes_takes_the_place_of_its_module() {
+    spmd(2, |world| {
+        let group = ProcessGroup::of_world(world);
+        let mut module = Parts::default().module("tower", model());
+        let plan =
+            ShardingPlan::new().shard_by("tower.fc1", Replacing).shard_by("tower.fc2", InPlace);
+        shard_module(&mut module, &plan, 0, &group)?;
+        assert_eq!(paths(&module, true), ["tower.fc1.table", "tower.fc2.bias", "tower.fc2.weight"]);
+        // `fc` has a sharder; `fc1` is another name and not within it.
+        let mut module = model();
+        let plan =
+            ShardingPlan::new().shard_by("fc", InPlace).shard("fc1.weight", chunks(0, &[0, 1]));
+        shard_module(&mut module, &plan, 0, &group)?;
+        assert_eq!(paths(&module, true), ["fc.bias", "fc.weight", "fc1.weight"]);
+        Ok(())
+    });
+}
+
+#[test]
+fn plans_that_do_not_fit_change_nothing() {
+    let refused = |plan: fn() -> ShardingPlan| {
+        same_error(2, |world| {
+            let mut module = model();
+            let result = shard_module(&mut module, &plan(), 0, &ProcessGroup::of_world(world));
+            assert!(paths(&module, true).is_empty());
+            result
+        })
+    };
+    let error = refused(|| {
+        ShardingPlan::new()
+            .shard("fc1.weight", chunks(0, &[0, 1]))
+            .shard("fc3.weight", chunks(0, &[0, 1]))
+    });
+    assert!(matches!(error.cause(), Error::NoSuchName { .. }));
+    let error = refused(|| {
+        ShardingPlan::new().shard("fc1.weight", chunks(0, &[0, 1])).shard_by("fc1", InPlace)
+    });
+    assert!(matches!(error.cause(), Error::PlanConflict { .. }));
+    assert_eq!(
+        *refused(|| ShardingPlan::new().shard_by("", InPlace)).cause(),
+        Error::EmptyModulePath
+    );
+    let error = refused(|| ShardingPlan::new().shard_by("fc7", InPlace));
+    assert!(matches!(error.cause(), Error::NoSuchName { .. }));
+    let error = refused(|| ShardingPlan::new().output("fc7", chunks(0, &[0, 1])));
+    assert!(matches!(error.cause(), Error::NoSuchName { .. }));
+}
+
+/// A module with one place and nothing else.
+struct Bare(ModuleTensor);
+
+impl ShardableModule for Bare {
+    fn tensors(&self) -> Vec<(String, &ModuleTensor)> {
+        vec![("x".into(), &self.0)]
+    }
+
+    fn tensors_mut(&mut self) -> Vec<(String, &mut ModuleTensor)> {
+        vec![("x".into(), &mut self.0)]
+    }
+}
+
+#[test]
+fn modules_that_cannot_be_replaced_or_have_no_output_say_so() {
+    spmd(1, |world| {
+        let group = ProcessGroup::of_world(world);
+        let mut bare = Bare(numbered(&[2]).into());
+        let plan = ShardingPlan::new().output("", chunks(0, &[0]));
+        assert!(matches!(
+            shard_module(&mut bare, &plan, 0, &group),
+            Err(Error::Unsupported { .. })
+        ));
+        assert!(matches!(
+            bare.set_child("y", Box::new(Bare(numbered(&[2]).into()))),
+            Err(Error::Unsupported { .. })
+        ));
+        Ok(())
+    });
+}
+
+#[test]
+fn outputs_are_resharded_and_given_as_local_parts() {
+    spmd(2, |world| {
+        let mut module = model();
+        let plan = ShardingPlan::new()
+            .output("fc1", chunks(1, &[0, 1]))
+            .local_output("fc1")
+            .local_output("fc2");
+        shard_module(&mut module, &plan, 0, &ProcessGroup::of_world(world))?;
+        let rule = OutputRule { reshard: Some(chunks(1, &[0, 1])), local: true };
+        let x = cut(&[4, 6], &chunks(0, &[0, 1]), world)?;
+        let ModuleTensor::Plain(part) = rule.apply(x.clone())? else { panic!("a sharded part") };
+        assert_eq!(part.shape(), [4, 3]);
+        // A dim of one index is dropped.
+        let ModuleTensor::Plain(part) = rule.apply(cut(&[4, 2], &chunks(0, &[0, 1]), world)?)?
+        else {
+            panic!("a sharded part")
+        };
+        assert_eq!(part.shape(), [4]);
+        let ModuleTensor::Sharded(same) = OutputRule::default().apply(x.clone())? else {
+            panic!("a local part")
+        };
+        assert!(same.equal(&x)?);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_state_dict_has_sharded_tensors_and_gives_them_back() {
+    spmd(2, |world| {
+        let group = ProcessGroup::of_world(world);
+        let plan = ShardingPlan::new()
+            .shard("fc1.weight", chunks(0, &[0, 1]))
+            .shard("fc2.weight", chunks(1, &[1, 0]));
+        let mut saved = model();
+        shard_module(&mut saved, &plan, 0, &group)?;
+        let state = state_dict(&saved);
+        assert_eq!(state.len(), 6);
+        // Into a module that is not cut, cut alike, and cut otherwise.
+        let other = ShardingPlan::new()
+            .shard("fc1.weight", chunks(1, &[0, 1]))
+            .shard("fc2.weight", chunks(1, &[1, 0]));
+        for plan in [ShardingPlan::new(), plan, other] {
+            let zeroed = |n: usize| {
+                Parts::default()
+                    .tensor("weight", Tensor::zeros(&[n, 3], DType::F32).unwrap())
+                    .tensor("bias", Tensor::zeros(&[n], DType::F32).unwrap())
+            };
+            let mut module = Parts::default()
+                .module("fc1", zeroed(6))
+                .module("fc2", zeroed(5))
+                .module("fc", zeroed(2));
+            shard_module(&mut module, &plan, 0, &group)?;
+            let spec = named_tensors(&module)[3]
+                .1
+                .sharded()
+                .map(|tensor| tensor.metadata().shards_metadata.clone());
+            load_state_dict(&mut module, &state, true)?;
+            for (path, tensor) in named_tensors(&module) {
+                let whole = match tensor {
+                    ModuleTensor::Plain(tensor) => tensor.clone(),
+                    ModuleTensor::Sharded(tensor) => tensor.full_tensor()?,
+                };
+                assert!(whole.equal(&numbered(whole.shape()))?, "{path}");
+            }
+            // It stays cut as it was.
+            if let Some(spec) = spec {
+                assert_eq!(
+                    named_tensors(&module)[3].1.sharded().unwrap().metadata().shards_metadata,
+                    spec
+                );
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_state_dict_that_does_not_fit_changes_nothing() {
+    spmd(1, |_| {
+        let mut module = model();
+        let mut state = state_dict(&module);
+        state.remove("fc.bias");
+        assert!(load_state_dict(&mut module, &state, true).is_err());
+        assert!(load_state_dict(&mut module, &state, false).is_ok());
+        state.insert("fc1.weight".into(), numbered(&[1]).into());
+        state.insert("fc1.bias".into(), Tensor::zeros(&[6], DType::F32)?.into());
+        assert!(matches!(
+            load_state_dict(&mut module, &state, false),
+            Err(Error::Unsupported { .. })
+        ));
+        assert!(named_tensors(&module)[2].1.plain().unwrap().equal(&numbered(&[6]))?);
+        Ok(())
+    });
+}
+
+/// A module that keeps the rule it is told.
+#[derive(Default)]
+struct Told(Option<OutputRule>);
+
+impl ShardableModule for Told {
+    fn tensors(&self) -> Vec<(String, &ModuleTensor)> {
+        Vec::new()
+    }
+
+    fn tensors_mut(&mut self) -> Vec<(String, &mut ModuleTensor)> {
+        Vec::new()
+    }
+
+    fn set_output(&mut self, output: OutputRule) -> Result<()> {
+        self.0 = Some(output);
+        Ok(())
+    }
+}
+
+/// The other tests make rules by hand: here they come from the plan.
+#[test]
+fn a_plan_tells_modules_what_becomes_of_their_results() {
+    spmd(2, |world| {
+        let told = |plan: ShardingPlan| -> Result<Option<OutputRule>> {
+            let mut module = Told::default();
+            shard_module(&mut module, &plan, 0, &ProcessGroup::of_world(world))?;
+            Ok(module.0)
+        };
+        let x = cut(&[4, 6], &chunks(0, &[0, 1]), world)?;
+        assert!(told(ShardingPlan::new())?.is_none());
+        let plan = ShardingPlan::new().output("", chunks(1, &[1, 0]));
+        let resharded = told(plan.clone())?.expect("a rule").apply(x.clone())?;
+        let spec = resharded.sharded().expect("a sharded result").sharding_spec().clone();
+        assert_eq!(spec.as_chunk(), chunks(1, &[1, 0]).as_chunk());
+        let both = told(plan.local_output(""))?.expect("a rule").apply(x.clone())?;
+        assert_eq!(both.plain().expect("a local part").shape(), [4, 3]);
+        let local = told(ShardingPlan::new().local_output(""))?.expect("a rule").apply(x)?;
+        assert_eq!(local.plain().expect("a local part").shape(), [2, 6]);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_sharder_within_what_another_cuts_is_a_conflict() {
+    let error = same_error(2, |world| {
+        let mut module = Parts::default().module("tower", model());
+        let plan = ShardingPlan::new().shard_by("tower", InPlace).shard_by("tower.fc1", InPlace);
+        shard_module(&mut module, &plan, 0, &ProcessGroup::of_world(world))
+    });
+    assert!(matches!(error.cause(), Error::PlanConflict { .. }), "{error}");
+}
+
+#[test]
+fn a_state_dict_of_another_kind_or_group_is_refused() {
+    let refused = |stored: fn(&World) -> Result<ModuleTensor>| {
+        same_error(2, |world| {
+            let mut module = Parts::default().tensor("w", cut(&[4], &chunks(0, &[0, 1]), world)?);
+            let state = StateDict::from([("w".to_string(), stored(world)?)]);
+            load_state_dict(&mut module, &state, true)
+        })
+    };
+    let whole = |_: &World| -> Result<ModuleTensor> { Ok(numbered(&[4]).into()) };
+    assert!(matches!(refused(whole).cause(), Error::Unsupported { .. }));
+    let smaller = |world: &World| -> Result<ModuleTensor> {
+        Ok(cut(&[3], &chunks(0, &[0, 1]), world)?.into())
+    };
+    assert!(matches!(refused(smaller).cause(), Error::Unsupported { .. }));
+    let elsewhere = |world: &World| -> Result<ModuleTensor> {
+        let turned = ProcessGroup::new(world, &[1, 0])?;
+        Ok(cut(&[4], &chunks(0, &[0, 1]), &turned)?.into())
+    };
+    assert!(matches!(refused(elsewhere).cause(), Error::MixedGroups { .. }));
+}
+
+/// A sharder that cannot on one rank.
+struct FailsOn(usize);
+
+impl Sharder for FailsOn {
+    fn shard(
+        &self,
+        _: &mut dyn ShardableModule,
+        group: &ProcessGroup,
+    ) -> Result<Option<Box<dyn ShardableModule>>> {
+        match group.rank() == Some(self.0) {
+            true => Err(Error::EmptyModulePath),
+            false => Ok(None),
+        }
+    }
+}
+
+#[test]
+fn what_one_rank_cannot_shard_or_load_is_the_same_error_on_all() {
+    let error = same_error(3, |world| {
+        let mut module = Parts::default().module("tower", model());
+        let plan = ShardingPlan::new().shard_by("tower", FailsOn(1));
+        shard_module(&mut module, &plan, 0, &ProcessGroup::of_world(world))
+    });
+    assert!(matches!(error, Error::Rank { rank: 1, .. }), "{error}");
+    let error = same_error(3, |world| {
+        let columns = cut(&[4, 6], &chunks(1, &[0, 1, 2]), world)?;
+        let mut module = Parts::default().tensor("w", cut(&[4, 6], &chunks(0, &[0, 1, 2]), world)?);
+        let name = if world.rank() == 2 { "v" } else { "w" };
+        let state = StateDict::from([(name.to_string(), columns.into())]);
+        load_state_dict(&mut module, &state, true)
+    });
+    assert!(matches!(error, Error::Rank { rank: 2, .. }), "{error}");
+}

@@ -1,0 +1,167 @@
+//! Optimizers on shards.
+
+use std::collections::BTreeMap;
+
+use dtensor_sharded::{
+    DType, Error, ProcessGroup, Result, Tensor,
+    module::{ModuleTensor, ShardableModule, ShardingPlan, StateDict, named_tensors, shard_module},
+    optim::{AdamW, LocalOptimizer, Sgd, ShardedOptimizer},
+    shard_tensor,
+};
+use dtensor_testing::spmd;
+
+use crate::{
+    parts::{Parts, model},
+    support::{chunks, cut, numbered, same_error},
+};
+
+fn as_plain(tensor: &ModuleTensor) -> Result<Vec<f32>> {
+    Ok(match tensor {
+        ModuleTensor::Plain(tensor) => tensor.to_vec::<f32>()?,
+        ModuleTensor::Sharded(tensor) => tensor.full_tensor()?.to_vec::<f32>()?,
+    })
+}
+
+/// Trains a sharded and a whole module with the same gradients; state goes through a dict, and a reshard, on
+/// the way.
+fn trained<O: LocalOptimizer + Clone + Send + Sync>(optimizer: O) {
+    spmd(3, |world| {
+        let group = ProcessGroup::of_world(world);
+        let (mut whole, mut sharded) = (model(), model());
+        let plan = ShardingPlan::new()
+            .shard("fc1.weight", chunks(0, &[2, 0, 1]))
+            .shard("fc2.weight", chunks(1, &[0, 0, 2]));
+        shard_module(&mut sharded, &plan, 0, &group)?;
+        let mut of_whole = ShardedOptimizer::new(&whole, optimizer.clone());
+        let mut of_sharded = ShardedOptimizer::of_paths(&["fc1.weight"], optimizer.clone());
+        of_sharded.add_param_group(&["fc2.weight", "fc1.bias"], optimizer.clone())?;
+        assert!(of_sharded.add_param_group(&["fc1.bias"], optimizer.clone()).is_err());
+        for step in 0..4 {
+            if step == 2 {
+                // Stored, read, and the parameter cut otherwise.
+                let state = of_sharded.state_dict()?;
+                of_sharded = ShardedOptimizer::of_paths(
+                    &["fc1.weight", "fc2.weight", "fc1.bias"],
+                    optimizer.clone(),
+                );
+                of_sharded.load_state_dict(&state)?;
+                for (_, child) in sharded.children_mut() {
+                    for (_, tensor) in child.tensors_mut() {
+                        if let ModuleTensor::Sharded(tensor) = tensor {
+                            tensor.reshard(chunks(0, &[1, 2]))?;
+                        }
+                    }
+                }
+            }
+            let gradient = |path: &str, tensor: &ModuleTensor| -> Result<ModuleTensor> {
+                let n = path.len() as f64 + step as f64;
+                Ok(match tensor {
+                    ModuleTensor::Plain(tensor) => tensor.mul_scalar(0.1)?.sub_scalar(n)?.into(),
+                    ModuleTensor::Sharded(tensor) => tensor.mul(0.1)?.sub(n)?.into(),
+                })
+            };
+            let of = |module: &Parts| -> Result<StateDict> {
+                let wanted = ["fc1.weight", "fc2.weight", "fc1.bias"];
+                let named =
+                    named_tensors(module).into_iter().filter(|(path, _)| wanted.contains(&&**path));
+                named.map(|(path, tensor)| Ok((path.clone(), gradient(&path, tensor)?))).collect()
+            };
+            let (a, b) = (of(&whole)?, of(&sharded)?);
+            of_whole.step(&mut whole, &a)?;
+            of_sharded.step(&mut sharded, &b)?;
+        }
+        for ((path, a), (_, b)) in named_tensors(&whole).into_iter().zip(named_tensors(&sharded)) {
+            let (a, b) = (as_plain(a)?, as_plain(b)?);
+            let close = a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * (1.0 + a.abs()));
+            assert!(close, "{path}: {a:?} {b:?}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn sharded_optimizers_are_those_of_whole_parameters() {
+    trained(Sgd { lr: 0.1, ..Sgd::default() });
+    trained(Sgd { lr: 0.1, momentum: 0.9, weight_decay: 0.01, ..Sgd::default() });
+    trained(AdamW { lr: 0.1, ..AdamW::default() });
+}
+
+#[test]
+fn gradients_that_do_not_fit_change_nothing() {
+    let error = same_error(2, |world| {
+        let mut module = Parts::default()
+            .tensor("a", cut(&[4], &chunks(0, &[0, 1]), world)?)
+            .tensor("b", numbered(&[2]));
+        let gradients: StateDict = BTreeMap::from([
+            ("a".into(), ModuleTensor::from(cut(&[4], &chunks(0, &[1, 0]), world)?)),
+            ("b".into(), numbered(&[2]).into()),
+        ]);
+        let mut optimizer = ShardedOptimizer::new(&module, Sgd { lr: 0.1, ..Sgd::default() });
+        let result = optimizer.step(&mut module, &gradients);
+        assert_eq!(as_plain(&module.tensors["b"])?, [0.0, 1.0]);
+        assert!(optimizer.state_dict()?.is_empty());
+        result
+    });
+    assert!(matches!(error, Error::Unsupported { .. }));
+}
+
+#[test]
+fn settings_of_groups_can_be_changed_on_the_way() {
+    spmd(1, |_| {
+        let mut module = Parts::default().tensor("a", Tensor::zeros(&[1], DType::F32)?);
+        let gradient: StateDict =
+            BTreeMap::from([("a".into(), Tensor::full(&[1], 1.0_f32)?.into())]);
+        let mut optimizer = ShardedOptimizer::new(&module, Sgd { lr: 1.0, ..Sgd::default() });
+        optimizer.step(&mut module, &gradient)?;
+        optimizer.param_groups_mut().for_each(|(sgd, _)| sgd.lr = 0.5);
+        optimizer.step(&mut module, &gradient)?;
+        assert_eq!(as_plain(&module.tensors["a"])?, [-1.5]);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_state_that_lacks_a_tensor_is_refused_and_changes_nothing() {
+    spmd(1, |_| {
+        let mut module = Parts::default().tensor("a", Tensor::zeros(&[2], DType::F32)?);
+        let gradient: StateDict =
+            BTreeMap::from([("a".into(), Tensor::full(&[2], 1.0_f32)?.into())]);
+        let sgd = Sgd { lr: 1.0, momentum: 0.9, ..Sgd::default() };
+        let mut optimizer = ShardedOptimizer::new(&module, sgd);
+        optimizer.step(&mut module, &gradient)?;
+        let mut state = optimizer.state_dict()?;
+        assert_eq!(state.keys().collect::<Vec<_>>(), ["a.momentum_buffer", "a.step"]);
+        state.remove("a.momentum_buffer");
+        let error = optimizer.load_state_dict(&state).unwrap_err();
+        assert!(matches!(error, Error::NoSuchName { .. }), "{error}");
+        assert_eq!(optimizer.state_dict()?.len(), 2);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_state_that_is_not_like_its_parameter_is_refused_before_anything_steps() {
+    spmd(2, |world| {
+        let rows = chunks(0, &[0, 1]);
+        let part = |value: f32| Tensor::full(&[4], value);
+        let mut module = Parts::default()
+            .tensor("a", part(1.0)?)
+            .tensor("b", shard_tensor(&part(1.0)?, &rows, 0, world)?);
+        let gradients: StateDict = BTreeMap::from([
+            ("a".into(), part(1.0)?.into()),
+            ("b".into(), shard_tensor(&part(1.0)?, &rows, 0, world)?.into()),
+        ]);
+        let sgd = Sgd { lr: 1.0, momentum: 0.9, ..Sgd::default() };
+        let mut optimizer = ShardedOptimizer::new(&module, sgd);
+        optimizer.step(&mut module, &gradients)?;
+        let mut state = optimizer.state_dict()?;
+        state.insert("b.momentum_buffer".into(), part(1.0)?.into());
+        optimizer.load_state_dict(&state)?;
+        let error = optimizer.step(&mut module, &gradients).unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        let tensors = dtensor_sharded::module::state_dict(&module);
+        assert_eq!(tensors["a"].plain().unwrap().to_vec::<f32>()?, [0.0; 4]);
+        assert_eq!(optimizer.state_dict()?.len(), 4);
+        Ok(())
+    });
+}
