@@ -8,6 +8,7 @@
 //! | `args` | what the user typed |
 //! | `checks` | the steps that need cargo only |
 //! | `mpi_tests` | the steps that need mpirun, and what `mpi-suite` promises |
+//! | `program_tests` | the `dtensor` program under mpirun |
 //! | `launcher` | which mpirun this is, and which flags it takes |
 //! | `setup` | installing what is missing |
 //! | `machine` | finding out what that is |
@@ -24,6 +25,7 @@ mod machine;
 mod mpi_tests;
 mod process;
 mod process_tree;
+mod program_tests;
 mod report;
 mod setup;
 

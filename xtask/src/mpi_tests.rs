@@ -26,6 +26,7 @@ use crate::{
     error::{Error, Result},
     launcher::Launcher,
     process::{self, Ended, Output},
+    program_tests,
     report::Report,
 };
 
@@ -38,18 +39,24 @@ const FAULT_RANKS: usize = 3;
 const SUITE: &str = "mpi-suite";
 /// A test of the package that has the suite.
 const TEST_BESIDE_SUITE: &str = "spmd";
+const PROGRAM: &str = "dtensor";
+/// A test of the package that has the program.
+const TEST_BESIDE_PROGRAM: &str = "program";
 /// The test of `comm` for mpirun.
 const SETTINGS: &str = "mpi";
 const SUITE_LIMIT: Duration = Duration::from_secs(5 * 60);
 const FAULT_LIMIT: Duration = Duration::from_secs(60);
 
 pub fn run(report: &mut Report, ranks: &[usize]) -> Result<()> {
-    let Programs { suite, settings } = report.step("build for mpirun", build)?;
+    let Programs { suite, settings, program } = report.step("build for mpirun", build)?;
     let launcher = Launcher::detect()?;
     for &n in ranks {
         report.step(&format!("mpi-suite, {n} ranks"), || run_suite(&launcher, &suite, n))?;
         report.step(&format!("comm's tests, {n} ranks"), || run_tests(&launcher, &settings, n))?;
+        report
+            .step(&format!("train, {n} ranks"), || program_tests::replay(&launcher, &program, n))?;
     }
+    report.step("train, interrupted", || program_tests::interrupt(&launcher, &program))?;
     for fault in report.step("list of faults", || list_faults(&suite))? {
         report.step(&format!("fault {}", fault.name), || run_fault(&launcher, &suite, &fault))?;
     }
@@ -68,15 +75,17 @@ struct Programs {
     /// What depends on the settings of the MPI world: an ordinary test program, whose ranks are
     /// processes if mpirun starts it.
     settings: PathBuf,
+    /// What users run.
+    program: PathBuf,
 }
 
 /// Builds them as the tests of the whole workspace are built: with the same features of all dependencies, so that after
 /// those tests nothing is left to compile.
 fn build() -> Result<Programs> {
     let mut command = checks::cargo(&["test", "--no-run", "--workspace"]);
-    command.args(checks::Mpi::Present.features());
+    command.args(["--features", checks::Mpi::Present.features()]);
     // A test of a package brings the package's programs with it.
-    command.args(["--test", SETTINGS, "--test", TEST_BESIDE_SUITE]);
+    command.args(["--test", SETTINGS, "--test", TEST_BESIDE_SUITE, "--test", TEST_BESIDE_PROGRAM]);
     // Asking cargo where a program is holds for any target directory and any configured target.
     command.arg("--message-format=json-render-diagnostics");
     let messages = process::run_checked(&mut command, checks::LIMIT, Output::CollectStdout)?;
@@ -84,7 +93,7 @@ fn build() -> Result<Programs> {
         let path = messages.iter().find_map(|message| executable(message, name));
         path.ok_or_else(|| Error::new(format!("cargo built {name} but did not say where")))
     };
-    Ok(Programs { suite: find(SUITE)?, settings: find(SETTINGS)? })
+    Ok(Programs { suite: find(SUITE)?, settings: find(SETTINGS)?, program: find(PROGRAM)? })
 }
 
 /// The tests one after the other: the ranks must make the same calls in the same order.

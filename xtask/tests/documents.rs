@@ -95,7 +95,8 @@ fn the_programs_of_the_readme_are_the_examples_that_are_compiled() {
         .skip(1)
         .map(|rest| rest.split_once("```").expect("its end").0)
         .collect();
-    let examples = ["hello", "model"].map(|name| read(format!("crates/cli/examples/{name}.rs")));
+    let examples =
+        ["hello", "model", "sharded"].map(|name| read(format!("crates/cli/examples/{name}.rs")));
     // An example has a header that the README does not need.
     let examples = examples.each_ref().map(|text| text.split_once("\n\n").expect("a header").1);
     assert_eq!(programs, examples);

@@ -150,22 +150,30 @@ impl<'a> Bench<'a> {
     }
 
     fn saves_and_loads(&mut self) -> Outcome<()> {
-        let state = self.large(Shard(0), Some(()))?;
-        for (name, sync) in [("raw", true), ("raw_nosync", false)] {
-            self.wipe(name)?;
-            let file = self.base.join(name).join(format!("{}.bin", self.world.rank()));
-            self.time(format!("save {name}"), || raw_write(&file, &state, sync))?;
-        }
-        for (name, sync) in [("dtensor", true), ("dtensor_nosync", false)] {
-            self.wipe(name)?;
+        let state = self.large(Shard(0), saved)?;
+        for sync in [true, false] {
+            let suffix = if sync { "" } else { "_nosync" };
+            let raw = format!("raw{suffix}");
+            self.wipe(&raw)?;
+            let file = self.base.join(&raw).join(format!("{}.bin", self.world.rank()));
+            self.time(format!("save {raw}"), || raw_write(&file, &state, sync))?;
+            if !sync {
+                // What the system has not yet written would be written while the next cases are measured.
+                self.wipe(&raw)?;
+            }
+            let ours = format!("dtensor{suffix}");
+            self.wipe(&ours)?;
             let options = SaveOptions::default().sync(sync);
-            let path = self.base.join(name).join("checkpoint").display().to_string();
+            let path = self.base.join(&ours).join("checkpoint").display().to_string();
             let world = self.world;
-            self.time(format!("save {name}"), || save(world, &state, &path, &options).map(drop))?;
+            self.time(format!("save {ours}"), || save(world, &state, &path, &options).map(drop))?;
+            if !sync {
+                self.wipe(&ours)?;
+            }
         }
         drop(state);
         for (name, placement) in [("S0", Shard(0)), ("S1", Shard(1))] {
-            let mut state = self.large(placement, None)?;
+            let mut state = self.large(placement, not_saved)?;
             for cache in ["cold", "warm"] {
                 if name == "S0" {
                     self.forget(cache, "raw")?;
@@ -185,7 +193,7 @@ impl<'a> Bench<'a> {
     }
 
     fn loads_on_one_rank(&mut self) -> Outcome<()> {
-        let mut state = self.large(Shard(0), None)?;
+        let mut state = self.large(Shard(0), not_saved)?;
         for cache in ["cold", "warm"] {
             self.forget(cache, "raw")?;
             let mut files: Vec<PathBuf> = list(&self.base.join("raw"));
@@ -223,7 +231,7 @@ impl<'a> Bench<'a> {
     fn small(&mut self) -> Outcome<()> {
         let mut state = State::new();
         for k in 0..N_SMALL {
-            let values = Tensor::full(&[SMALL], k as f32).map_err(dtensor::Error::from)?;
+            let values = Tensor::full(&[SMALL], k as f32)?;
             let tensor = dtensor::distribute_tensor_from(&values, &self.mesh, &[Shard(0)], None)?;
             state.insert(format!("layer.{k}.weight"), tensor)?;
         }
@@ -239,8 +247,12 @@ impl<'a> Bench<'a> {
         self.wipe("small")
     }
 
-    /// The large tensors: with the values that are saved, or with others.
-    fn large(&self, placement: Placement, values: Option<()>) -> Outcome<State> {
+    /// The large tensors. The values are by tensor, row and column.
+    fn large(
+        &self,
+        placement: Placement,
+        value_at: impl Fn(usize, usize, usize) -> f32,
+    ) -> Outcome<State> {
         let mut state = State::new();
         for k in 0..N_TENSORS {
             let shape = [self.size, self.size];
@@ -253,10 +265,7 @@ impl<'a> Bench<'a> {
                     local.as_mut_slice::<f32>()?.chunks_mut(columns.max(1)).enumerate()
                 {
                     for (column, value) in line.iter_mut().enumerate() {
-                        *value = match values {
-                            Some(()) => expected(k, start[0] + row, start[1] + column),
-                            None => -1.0,
-                        };
+                        *value = value_at(k, start[0] + row, start[1] + column);
                     }
                 }
                 Ok(())
@@ -268,13 +277,11 @@ impl<'a> Bench<'a> {
 
     /// Whether what was loaded is what was saved.
     fn check(&self, state: &State, placement: Placement) -> Outcome<()> {
-        let want = self.large(placement, Some(()))?;
+        let want = self.large(placement, saved)?;
         for (name, entry) in state.iter() {
             let (Entry::Tensor(got), Some(want)) = (entry, want.tensor(name)) else { continue };
             let (got, want) = (got.to_local(), want.to_local());
-            if got.as_bytes().map_err(dtensor::Error::from)?
-                != want.as_bytes().map_err(dtensor::Error::from)?
-            {
+            if got.as_bytes()? != want.as_bytes()? {
                 return Err(dtensor_checkpoint::Error::Broken {
                     file: name.to_owned(),
                     what: "what was loaded is not what was saved".to_owned(),
@@ -359,9 +366,14 @@ impl Line {
     }
 }
 
-/// The value of tensor `k` at a place; every one is exact.
-fn expected(k: usize, row: usize, column: usize) -> f32 {
+/// The value of tensor `k` at a place, as it is saved; every one is exact.
+fn saved(k: usize, row: usize, column: usize) -> f32 {
     ((row * 3 + column + k * 17) % 4093) as f32
+}
+
+/// What tensors hold before they are loaded.
+fn not_saved(_: usize, _: usize, _: usize) -> f32 {
+    -1.0
 }
 
 fn raw_write(path: &Path, state: &State, sync: bool) -> Outcome<()> {
@@ -369,8 +381,7 @@ fn raw_write(path: &Path, state: &State, sync: bool) -> Outcome<()> {
     let mut file = File::create(path).map_err(failed)?;
     for (_, entry) in state.iter() {
         if let Entry::Tensor(tensor) = entry {
-            file.write_all(tensor.to_local().as_bytes().map_err(dtensor::Error::from)?)
-                .map_err(failed)?;
+            file.write_all(tensor.to_local().as_bytes()?).map_err(failed)?;
         }
     }
     match sync {

@@ -14,6 +14,7 @@ mod redistribute;
 mod report;
 mod samples;
 mod scale;
+mod sharded;
 mod train;
 
 use clap::{Args, Subcommand};
@@ -35,6 +36,7 @@ enum Subject {
     Kernels(kernels::KernelsArgs),
     Redistribute(redistribute::RedistributeArgs),
     Scale(scale::ScaleArgs),
+    Sharded(sharded::ShardedArgs),
     Train(train::TrainArgs),
 }
 
@@ -46,6 +48,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
         Subject::Kernels(args) => kernels::run(args),
         Subject::Redistribute(args) => redistribute::run(args),
         Subject::Scale(args) => scale::run(args),
+        Subject::Sharded(args) => sharded::run(args),
         Subject::Train(args) => train::run(args),
     }
 }

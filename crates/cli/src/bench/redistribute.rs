@@ -1,7 +1,5 @@
 //! `dtensor bench redistribute`: a tensor from one layout to another, beside a memcpy of the same bytes.
 
-use std::time::Instant;
-
 use clap::Args;
 use dtensor::{
     CommDebug, DTensor, DType, DeviceMesh,
@@ -16,7 +14,7 @@ use crate::{
     output::{Out, Progress},
 };
 
-use super::samples::Samples;
+use super::samples::{Samples, of_slowest_rank};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -192,13 +190,7 @@ fn sample(
     work: impl FnOnce() -> Result<(), dtensor::Error>,
 ) -> Result<f64, dtensor::Error> {
     let comm = |source| dtensor::Error::Comm { op: "bench", source: std::sync::Arc::new(source) };
-    let group = world.group().tag("bench");
-    group.barrier().map_err(comm)?;
-    let start = Instant::now();
-    work()?;
-    let mut slowest = [start.elapsed().as_secs_f64() * 1e6];
-    group.all_reduce(&mut slowest, ReduceOp::Max).map_err(comm)?;
-    Ok(slowest[0])
+    of_slowest_rank(world, comm, work)
 }
 
 /// Every element, against the whole tensor that every rank has.

@@ -1,3 +1,7 @@
+use std::time::Instant;
+
+use dtensor::{ReduceOp, World};
+use dtensor_comm::CommError;
 use serde_json::{Map, Value, json};
 
 /// Times of one case, in microseconds.
@@ -49,6 +53,21 @@ impl Samples {
         line.insert("median_us".into(), json!(nanoseconds(self.median())));
         line.insert("n".into(), json!(self.0.len()));
     }
+}
+
+/// The time of the slowest rank, in microseconds. All ranks call it; `comm` says what becomes of an error of theirs.
+pub fn of_slowest_rank<E>(
+    world: &World,
+    comm: impl Fn(CommError) -> E,
+    work: impl FnOnce() -> Result<(), E>,
+) -> Result<f64, E> {
+    let group = world.group().tag("bench");
+    group.barrier().map_err(&comm)?;
+    let start = Instant::now();
+    work()?;
+    let mut slowest = [start.elapsed().as_secs_f64() * 1e6];
+    group.all_reduce(&mut slowest, ReduceOp::Max).map_err(&comm)?;
+    Ok(slowest[0])
 }
 
 fn nanoseconds(microseconds: f64) -> f64 {

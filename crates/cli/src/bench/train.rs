@@ -11,7 +11,7 @@ use dtensor::{
     Placement::{self, Replicate, Shard},
     Runner, World, WorldKind, randint, randn, random,
 };
-use dtensor_comm::is_launched;
+use dtensor_comm::{CommError, is_launched};
 use dtensor_nn::{
     Activation, AdamW, ColwiseParallel, Forward, FullyShardOptions, Gpt, GptConfig, Mlp, Module,
     Optimizer, Plan, PrepareOutput, RowwiseParallel, Sgd, Spot, cross_entropy, fully_shard,
@@ -67,6 +67,9 @@ pub struct TrainArgs {
     /// Run one mode in this process, and say everything about it
     #[arg(long, hide = true)]
     child: bool,
+    /// Divide all sizes: for tests, in which numbers mean nothing
+    #[arg(long, hide = true, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    shrink: u8,
 }
 
 /// A way to run a model.
@@ -105,7 +108,8 @@ struct Times {
     backward: Samples,
     optimizer: Samples,
     losses: Vec<f64>,
-    peak_mib: f64,
+    /// Of every process: of all thread ranks together, or of each rank.
+    peak_mib: Vec<f64>,
 }
 
 pub fn run(args: TrainArgs) -> Result<()> {
@@ -152,7 +156,7 @@ pub fn run(args: TrainArgs) -> Result<()> {
     }
     let lines = chosen.iter().zip(&found).filter(|(_, times)| times.step.len() > 0);
     if args.json {
-        return lines.into_iter().try_for_each(|(mode, times)| out.json(&times.json(mode)));
+        return lines.into_iter().try_for_each(|(mode, times)| out.json(&times.json(mode, &args)));
     }
     let mut table = Table::new(&[
         ("bench", Align::Left),
@@ -173,27 +177,29 @@ pub fn run(args: TrainArgs) -> Result<()> {
             ms(&times.forward),
             ms(&times.backward),
             ms(&times.optimizer),
-            units::grouped(mode.tokens_per_second(times) as usize),
-            format!("{:.0}", times.peak_mib),
+            units::grouped(times.tokens_per_second(&args) as usize),
+            times.peak_mib.iter().map(|mib| format!("{mib:.0}")).collect::<Vec<_>>().join(" + "),
         ]);
     }
     out.lines(table.lines())
 }
 
-impl Mode {
-    fn tokens_per_second(&self, times: &Times) -> f64 {
-        1024.0 / (times.step.min() / 1e6)
-    }
-}
-
 impl Times {
+    /// Both models see as many tokens per step.
+    fn tokens_per_second(&self, args: &TrainArgs) -> f64 {
+        args.sized(1024) as f64 / (self.step.min() / 1e6)
+    }
+
     fn add(&mut self, other: Times) {
         self.step.extend(other.step);
         self.forward.extend(other.forward);
         self.backward.extend(other.backward);
         self.optimizer.extend(other.optimizer);
         self.losses = other.losses;
-        self.peak_mib = self.peak_mib.max(other.peak_mib);
+        self.peak_mib.resize(other.peak_mib.len(), 0.0);
+        for (own, other) in self.peak_mib.iter_mut().zip(other.peak_mib) {
+            *own = own.max(other);
+        }
     }
 
     /// Everything, for the process that asked.
@@ -218,11 +224,11 @@ impl Times {
             backward: Samples::new(numbers("backward")),
             optimizer: Samples::new(numbers("optimizer")),
             losses: numbers("losses"),
-            peak_mib: line["peak_mib"].as_f64().unwrap_or(0.0),
+            peak_mib: numbers("peak_mib"),
         }
     }
 
-    fn json(&self, mode: &Mode) -> Value {
+    fn json(&self, mode: &Mode, args: &TrainArgs) -> Value {
         let ms = |samples: &Samples| json!({ "min": round(samples.min() / 1e3), "median": round(samples.median() / 1e3), "n": samples.len() });
         json!({
             "bench": mode.bench,
@@ -230,12 +236,12 @@ impl Times {
             "min_ms": round(self.step.min() / 1e3),
             "median_ms": round(self.step.median() / 1e3),
             "n": self.step.len(),
-            "tokens_per_s": mode.tokens_per_second(self).round(),
+            "tokens_per_s": self.tokens_per_second(args).round(),
             "fwd_ms": ms(&self.forward),
             "bwd_ms": ms(&self.backward),
             "opt_ms": ms(&self.optimizer),
             "loss_last": self.losses.last(),
-            "peak_rss_mib": [self.peak_mib],
+            "peak_rss_mib": self.peak_mib,
         })
     }
 }
@@ -252,6 +258,7 @@ fn in_a_process_of_its_own(mode: &Mode, args: &TrainArgs) -> Result<Times> {
     let output = Command::new(program)
         .args(["bench", "train", "--child", "--rounds", "1", "--only", mode.bench])
         .args(["--modes", mode.name, "--warm", &warm, "--steps", &steps])
+        .args(["--shrink", &args.shrink.to_string()])
         .env("DTENSOR_THREADS", mode.threads.to_string())
         .env_remove("DTENSOR_RANKS")
         .stderr(Stdio::inherit())
@@ -271,30 +278,48 @@ fn in_this_process(mode: &Mode, args: &TrainArgs) -> Result<Option<Times>> {
         if world.kind() == WorldKind::Mpi && world.size() != mode.ranks {
             return Ok((world.rank(), Times::default()));
         }
-        let times = match mode.bench {
+        let mut times = match mode.bench {
             MLP => mlp(world, mode, args)?,
             _ => transformer(world, mode, args)?,
         };
+        times.peak_mib = peaks(world)?;
         Ok::<_, dtensor_nn::Error>((world.rank(), times))
     });
     let mut outcomes = outcomes.map_err(|error| Error::failure(error.to_string()))?.into_iter();
     match outcomes.next() {
-        Some((0, mut times)) => {
-            times.peak_mib = peak_bytes() as f64 / f64::from(1 << 20);
-            Ok(Some(times))
-        }
+        Some((0, times)) => Ok(Some(times)),
         _ => Ok(None),
     }
 }
 
+/// What the processes of a world had at the most.
+fn peaks(world: &World) -> dtensor::Result<Vec<f64>> {
+    let own = peak_bytes() as f64 / f64::from(1 << 20);
+    if world.kind() != WorldKind::Mpi {
+        return Ok(vec![own]);
+    }
+    let mut all = vec![0.0; world.size()];
+    world.group().tag("bench").all_gather(&[own], &mut all).map_err(failed)?;
+    Ok(all)
+}
+
+fn failed(source: CommError) -> dtensor::Error {
+    dtensor::Error::Comm { op: "bench", source: std::sync::Arc::new(source) }
+}
+
+impl TrainArgs {
+    fn sized(&self, size: usize) -> usize {
+        size / usize::from(self.shrink)
+    }
+}
+
 fn mlp(world: &World, mode: &Mode, args: &TrainArgs) -> dtensor_nn::Result<Times> {
-    const TOKENS: usize = 1024;
-    const DIM: usize = 1024;
+    let (tokens, dim) = (args.sized(1024), args.sized(1024));
     random::manual_seed(0);
     let mesh = DeviceMesh::of_world(world, "tp")?;
-    let mut model = Mlp::new(DIM, 4 * DIM, Activation::Gelu, true, DType::F32, &mesh)?;
-    let x = randn(&[TOKENS, DIM], DType::F32, &mesh, &[Replicate])?;
-    let target = randn(&[TOKENS, DIM], DType::F32, &mesh, &[Replicate])?;
+    let mut model = Mlp::new(dim, 4 * dim, Activation::Gelu, true, DType::F32, &mesh)?;
+    let x = randn(&[tokens, dim], DType::F32, &mesh, &[Replicate])?;
+    let target = randn(&[tokens, dim], DType::F32, &mesh, &[Replicate])?;
     if mode.name == "tp2_dtensor" {
         let plan = Plan::new()
             .with("w1", ColwiseParallel::default())
@@ -311,10 +336,10 @@ fn transformer(world: &World, mode: &Mode, args: &TrainArgs) -> dtensor_nn::Resu
     random::manual_seed(0);
     let mesh = DeviceMesh::of_world(world, "x")?;
     let config = GptConfig {
-        vocabulary: 8192,
-        sequence: 256,
+        vocabulary: args.sized(8192),
+        sequence: args.sized(256),
         layers: 4,
-        dim: 512,
+        dim: args.sized(512),
         heads: 8,
         ..GptConfig::default()
     };
@@ -336,7 +361,8 @@ fn transformer(world: &World, mode: &Mode, args: &TrainArgs) -> dtensor_nn::Resu
     }
     let tokens = |seed: u64| {
         random::manual_seed(seed);
-        randint(0, 8192, &[4, 256], DType::I64, &mesh, &[batch])
+        let (most, positions) = (config.vocabulary as i64, config.sequence);
+        randint(0, most, &[4, positions], DType::I64, &mesh, &[batch])
     };
     let (ids, targets) = (tokens(1)?, tokens(2)?);
     let optimizer = AdamW::new(parameters(&model), 3e-4);
@@ -370,7 +396,6 @@ fn measure(
 ) -> dtensor_nn::Result<Times> {
     let mut times = Times::default();
     let everybody = world.group().tag("bench");
-    let failed = |source| dtensor::Error::Comm { op: "bench", source: std::sync::Arc::new(source) };
     for step in 0..args.warm + args.steps {
         everybody.barrier().map_err(failed)?;
         let began = Instant::now();

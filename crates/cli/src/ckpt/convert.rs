@@ -7,6 +7,7 @@ use dtensor_checkpoint::{
     Result as CheckpointResult,
     convert::{Cast, ConvertOptions, Converted, PlacementPlan, to_native, to_safetensors},
 };
+use dtensor_comm::Group;
 use dtensor_layout::Mesh;
 use dtensor_picture::units::{bytes, count};
 use serde_json::json;
@@ -124,13 +125,13 @@ struct JobArgs {
     read: ReadArgs,
 }
 
-pub fn run(args: ConvertArgs) -> Result<()> {
+pub fn run(args: &ConvertArgs, group: Option<Group>) -> Result<()> {
     if args.format == TargetFormat::Native && args.max_shard_size.is_some() {
         return Err(Error::usage("--max-shard-size: native checkpoints have a file per rank")
             .with_hint("dtensor ckpt reshard --mesh N writes N of them"));
     }
     let one_rank = Mesh::from_sizes(&[1])?;
-    args.job.run(|source, target, options| match args.format {
+    args.job.run(group, |source, target, options| match args.format {
         TargetFormat::Safetensors => {
             let max_file_bytes = args.max_shard_size.map(|bytes| bytes as u64);
             to_safetensors(source, target, &ConvertOptions { max_file_bytes, ..options })
@@ -141,11 +142,11 @@ pub fn run(args: ConvertArgs) -> Result<()> {
     })
 }
 
-pub fn consolidate(args: ConsolidateArgs) -> Result<()> {
-    args.job.run(|source, target, options| to_safetensors(source, target, &options))
+pub fn consolidate(args: &ConsolidateArgs, group: Option<Group>) -> Result<()> {
+    args.job.run(group, |source, target, options| to_safetensors(source, target, &options))
 }
 
-pub fn reshard(args: ReshardArgs) -> Result<()> {
+pub fn reshard(args: &ReshardArgs, group: Option<Group>) -> Result<()> {
     let mesh = mesh_arg("--mesh", &args.mesh)?;
     let plan = match &args.plan {
         None => PlacementPlan::new(),
@@ -155,12 +156,13 @@ pub fn reshard(args: ReshardArgs) -> Result<()> {
             text.parse().map_err(|error| Error::from(error).within(&format!("--plan {file}")))?
         }
     };
-    args.job.run(|source, target, options| to_native(source, target, &mesh, &plan, &options))
+    args.job.run(group, |source, target, options| to_native(source, target, &mesh, &plan, &options))
 }
 
 impl JobArgs {
     fn run(
         &self,
+        group: Option<Group>,
         convert: impl FnOnce(
             &dtensor_checkpoint::Source,
             &str,
@@ -168,7 +170,8 @@ impl JobArgs {
         ) -> CheckpointResult<Converted>,
     ) -> Result<()> {
         let source = self.read.open(&self.source)?;
-        let bar = Bar::new("converting");
+        let is_first = group.as_ref().is_none_or(|group| group.rank() == 0);
+        let bar = if is_first { Bar::new("converting") } else { Bar::hidden() };
         let progress = |done, total| bar.at(done, total);
         let casts = self.dtype.iter().map(|text| text.parse::<Cast>());
         let options = ConvertOptions {
@@ -177,10 +180,14 @@ impl JobArgs {
             max_file_bytes: None,
             overwrite: self.force,
             threads: self.read.threads,
+            group,
             progress: Some(&progress),
         };
         let converted = convert(&source, &self.target, options)?;
         drop(bar);
+        if !is_first {
+            return Ok(());
+        }
         let mut out = Out::new();
         if self.json {
             let files =

@@ -64,7 +64,7 @@ pub struct DiffArgs {
     read: ReadArgs,
 }
 
-pub fn run(args: DiffArgs) -> Result<()> {
+pub fn run(args: &DiffArgs) -> Result<()> {
     let (a, b) = (args.read.open(&args.a)?, args.read.open(&args.b)?);
     let bar = Bar::new("comparing");
     let progress = |done, total| bar.at(done, total);
@@ -79,8 +79,8 @@ pub fn run(args: DiffArgs) -> Result<()> {
     drop(bar);
     let mut out = Out::new();
     match args.json {
-        true => out.json(&json(&found, &args))?,
-        false => out.lines(lines(&found, &args))?,
+        true => out.json(&json(&found, args))?,
+        false => out.lines(lines(&found, args))?,
     }
     match found.is_equal(args.ignore_dtype) {
         true => Ok(()),

@@ -41,7 +41,7 @@ pub struct InspectArgs {
     json: bool,
 }
 
-pub fn run(args: InspectArgs) -> Result<()> {
+pub fn run(args: &InspectArgs) -> Result<()> {
     let source = Source::open(&args.path)?;
     let catalog = source.catalog();
     let selection = args.names.selection(None)?;

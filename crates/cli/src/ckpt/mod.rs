@@ -8,8 +8,12 @@ mod progress;
 mod tree;
 mod verify;
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
+use dtensor::{Runner, World};
 use dtensor_checkpoint::{Error as CheckpointError, Source};
+use dtensor_comm::{CommError, Group, is_launched};
 
 use crate::error::{Error, Result};
 
@@ -18,7 +22,13 @@ A checkpoint is a directory or a file: what dtensor saves, sharded or plain safe
 PyTorch's distributed checkpoints (.metadata and .distcp), and files of torch.save (.pt, .pth, .bin). Reading needs \
 no Python, runs nothing that a file says, and keeps no more than some MiB in memory.
 
-In patterns of names, `*` stands for any text, dots included.";
+In patterns of names, `*` stands for any text, dots included.
+
+Under mpirun (build with --features mpi), processes that see the same file system share the files that convert, consolidate \
+and reshard write; everything else is done by the first of them.";
+
+/// Processes wait for each other as long as a conversion of any size takes.
+const PATIENCE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Look into checkpoints, verify, compare and convert them: dtensor's and PyTorch's, of any size.
 #[derive(Args)]
@@ -39,13 +49,34 @@ enum Task {
 }
 
 pub fn run(args: CkptArgs) -> Result<()> {
-    match args.task {
-        Task::Inspect(args) => inspect::run(args),
-        Task::Verify(args) => verify::run(args),
-        Task::Diff(args) => diff::run(args),
-        Task::Convert(args) => convert::run(args),
-        Task::Consolidate(args) => convert::consolidate(args),
-        Task::Reshard(args) => convert::reshard(args),
+    if !is_launched() {
+        return args.task.run(None);
+    }
+    let outcomes = Runner::new().deadline(PATIENCE).run(|world: &World| {
+        let outcome = args.task.run(Some(world.group()));
+        // The first process speaks for all.
+        let outcome = outcome.map_err(|error| match world.rank() {
+            0 => error,
+            _ => Error::AlreadyReported,
+        });
+        Ok::<_, CommError>(outcome)
+    });
+    outcomes.map_err(|error| Error::failure(error.to_string()))?.into_iter().collect()
+}
+
+impl Task {
+    /// Does it, or this process's part of what a group shares.
+    fn run(&self, group: Option<Group>) -> Result<()> {
+        let is_first = group.as_ref().is_none_or(|group| group.rank() == 0);
+        match self {
+            Task::Convert(args) => convert::run(args, group),
+            Task::Consolidate(args) => convert::consolidate(args, group),
+            Task::Reshard(args) => convert::reshard(args, group),
+            _ if !is_first => Ok(()),
+            Task::Inspect(args) => inspect::run(args),
+            Task::Verify(args) => verify::run(args),
+            Task::Diff(args) => diff::run(args),
+        }
     }
 }
 

@@ -22,6 +22,11 @@ impl Bar {
         Bar(bar)
     }
 
+    /// None, whoever watches.
+    pub fn hidden() -> Bar {
+        Bar(ProgressBar::hidden())
+    }
+
     /// Bytes that are done, and all of them.
     pub fn at(&self, done: u64, total: u64) {
         self.0.set_length(total);

@@ -31,7 +31,7 @@ pub struct VerifyArgs {
     json: bool,
 }
 
-pub fn run(args: VerifyArgs) -> Result<()> {
+pub fn run(args: &VerifyArgs) -> Result<()> {
     let source = Source::open(&args.path)?;
     let bar = Bar::new("verifying");
     let report =

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use dtensor::{DType, DeviceMesh, Runner, Tensor, World, random};
+use dtensor::{DType, DeviceMesh, Runner, Tensor, World, detect_anomaly, random};
 use dtensor_checkpoint::read_tensors;
 use dtensor_nn::{
     AdamW, Error as NnError, Optimizer, Parameter, clip_grad_norm, cross_entropy, load_tensors,
@@ -11,7 +11,10 @@ use dtensor_nn::{
 use serde_json::{Value, json};
 
 use super::{
-    config::{Config, ModelKind},
+    Failure, Outcome,
+    args::ModelKind,
+    config::Config,
+    finite,
     model::{Model, Sizes},
 };
 use crate::{
@@ -25,14 +28,20 @@ struct Known {
     vocabulary: usize,
     losses: Vec<f64>,
     grad_norms: Vec<f64>,
-    init: BTreeMap<String, Tensor>,
+    init: File,
     tokens: Tensor,
     /// Of the first step.
-    gradients: Option<BTreeMap<String, Tensor>>,
-    last: Option<BTreeMap<String, Tensor>>,
+    gradients: Option<File>,
+    last: Option<File>,
     /// Parameters on which the loss does not depend, such as the bias of keys: what is known of their gradients is
     /// rounding, which an optimizer that divides by their size makes large.
     without_gradient: Vec<String>,
+}
+
+/// A file with a tensor for every parameter, by names of its own.
+struct File {
+    path: String,
+    tensors: BTreeMap<String, Tensor>,
 }
 
 /// What came out of it, on rank 0.
@@ -55,7 +64,7 @@ pub fn run(config: &Config, directory: &Path) -> Result<()> {
     let known = Known::read(config, directory)?;
     let runner = Runner::new().ranks(config.mesh.size());
     let replayed = runner.run(|world| replay(world, &known));
-    let replayed = replayed.map_err(|error| super::readable(&error))?;
+    let replayed = replayed.map_err(|error| super::readable(&error, config))?;
     let Some(Some(replayed)) = replayed.into_iter().next() else { return Ok(()) };
     let mut out = Out::new();
     let difference = |(a, b): (f64, f64)| no_nan(((a - b) / b).abs());
@@ -117,15 +126,16 @@ impl Known {
             run[name].as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
         };
         let read = |name: &str| {
-            read_tensors(&directory.join(name).display().to_string())
-                .map_err(|error| Error::usage(error.to_string()))
+            let path = directory.join(name).display().to_string();
+            let tensors = read_tensors(&path).map_err(|error| Error::usage(error.to_string()))?;
+            Ok::<_, Error>(File { path, tensors })
         };
         let optional = |name: &str| match directory.join(name).exists() {
-            true => read(name).map(|tensors| Some(renamed(tensors))),
+            true => read(name).map(Some),
             false => Ok(None),
         };
         let mut tokens = read("tokens.safetensors")?;
-        let tokens = tokens.remove("tokens").ok_or_else(|| {
+        let tokens = tokens.tensors.remove("tokens").ok_or_else(|| {
             Error::usage(format!(
                 "{}: there is no `tokens`",
                 directory.join("tokens.safetensors").display()
@@ -148,15 +158,14 @@ impl Known {
         let gradients = optional("grads0.safetensors")?;
         Ok(Known {
             without_gradient: match &gradients {
-                Some(gradients) => {
-                    vanishing(gradients).map_err(|error| Error::usage(error.to_string()))?
-                }
+                Some(gradients) => vanishing(&gradients.tensors)
+                    .map_err(|error| Error::usage(error.to_string()))?,
                 None => Vec::new(),
             },
             vocabulary: size("vocab")?,
             losses,
             grad_norms: numbers("grad_norms"),
-            init: renamed(read("init.safetensors")?),
+            init: read("init.safetensors")?,
             tokens,
             gradients,
             last: optional("final.safetensors")?,
@@ -185,29 +194,51 @@ fn no_nan(difference: f64) -> f64 {
     if difference.is_nan() { f64::INFINITY } else { difference }
 }
 
-/// The run has its blocks flat; here attention and products are modules.
-fn renamed(tensors: BTreeMap<String, Tensor>) -> BTreeMap<String, Tensor> {
-    let name = |name: String| {
-        let mut parts: Vec<&str> = name.split('.').collect();
-        let inner = match parts.get(2) {
-            Some(&("wq" | "wk" | "wv" | "wo")) => Some("attn"),
-            Some(&("w1" | "w2")) => Some("mlp"),
-            _ => None,
-        };
-        if let Some(inner) = inner {
-            parts.insert(2, inner);
+impl File {
+    /// Its tensors by the names of a model: one for every parameter, in its shape, and no other.
+    fn for_model(&self, model: &Model) -> Outcome<BTreeMap<String, Tensor>> {
+        let wrong = |what: String| Failure::Known(format!("{}: {what}", self.path));
+        let mut tensors = BTreeMap::new();
+        let mut others: Vec<&str> = self.tensors.keys().map(String::as_str).collect();
+        for (name, parameter) in named_parameters(model.module()) {
+            let known = name_in_file(&name);
+            let Some(tensor) = self.tensors.get(&known) else {
+                return Err(wrong(format!("there is no `{known}`")));
+            };
+            let (got, want) = (tensor.shape(), parameter.value());
+            if got != want.shape() {
+                let want = want.shape();
+                return Err(wrong(format!(
+                    "`{known}` has shape {got:?}, the model wants {want:?}"
+                )));
+            }
+            others.retain(|other| *other != known);
+            tensors.insert(name, tensor.clone());
         }
-        parts.join(".")
-    };
-    tensors.into_iter().map(|(old, tensor)| (name(old), tensor)).collect()
+        match others.first() {
+            Some(other) => Err(wrong(format!("the model has no `{other}`"))),
+            None => Ok(tensors),
+        }
+    }
 }
 
-fn replay(world: &World, known: &Known) -> dtensor_nn::Result<Option<Replayed>> {
+/// The run has its blocks flat; here attention and products are modules.
+fn name_in_file(name: &str) -> String {
+    let parts = name.split('.').enumerate();
+    let parts = parts.filter(|(at, part)| *at != 2 || !["attn", "mlp"].contains(part));
+    parts.map(|(_, part)| part).collect::<Vec<_>>().join(".")
+}
+
+fn replay(world: &World, known: &Known) -> Outcome<Option<Replayed>> {
     let config = &known.config;
+    super::check_ranks(world, &config.mesh)?;
     random::manual_seed(config.seed);
     let mesh = DeviceMesh::from_mesh(world, config.mesh.clone())?;
     let model = Model::new(config, &Sizes { vocabulary: known.vocabulary }, &mesh)?;
-    load_tensors(model.module(), &known.init)?;
+    load_tensors(model.module(), &known.init.for_model(&model)?)?;
+    let for_model =
+        |file: &Option<File>| file.as_ref().map(|file| file.for_model(&model)).transpose();
+    let (known_gradients, known_weights) = (for_model(&known.gradients)?, for_model(&known.last)?);
     let learnt = parameters(model.module());
     let group = dtensor_nn::optim::Group::new(learnt.clone(), 1e-2).weight_decay(0.1);
     let mut optimizer = AdamW::of_groups(vec![group]).betas(0.9, 0.95).eps(1e-8);
@@ -220,17 +251,33 @@ fn replay(world: &World, known: &Known) -> dtensor_nn::Result<Option<Replayed>> 
             let part = tokens.narrow(1, from, config.seq).map_err(local)?.contiguous();
             config.strategy.place(&part, &mesh).map_err(NnError::from)
         };
-        let loss = cross_entropy(&model.logits(&part(0)?)?, &part(1)?)?;
-        let mut gradients = loss.backward()?;
-        if let (0, Some(want)) = (step, &known.gradients) {
+        let (tokens, targets) = (part(0)?, part(1)?);
+        let number = step as u64;
+        let at_step =
+            |source: dtensor::Error| Failure::Step { step: number, source: source.into() };
+        let learn = || {
+            let loss = cross_entropy(&model.logits(&tokens)?, &targets)?;
+            let gradients = loss.backward()?;
+            Ok((loss, gradients))
+        };
+        let (loss, mut gradients) = match config.detect_anomaly {
+            true => {
+                finite::check_parameters(model.module(), number)?;
+                detect_anomaly(learn).map_err(at_step)?
+            }
+            false => learn().map_err(at_step)?,
+        };
+        if let (0, Some(want)) = (step, &known_gradients) {
             let of = |parameter: &Parameter| gradients.get(&parameter.value()).cloned();
             of_gradients = Some(largest_difference(&model, known, want, of)?);
         }
         let norm = clip_grad_norm(&learnt, &mut gradients, f64::INFINITY)?;
+        let loss = f64::from(loss.item::<f32>()?);
+        super::check_finite(number, loss, norm)?;
         optimizer.step(&gradients)?;
-        steps.push((f64::from(loss.item::<f32>()?), norm));
+        steps.push((loss, norm));
     }
-    let weights = match &known.last {
+    let weights = match &known_weights {
         Some(want) => {
             let of = |parameter: &Parameter| Some(parameter.value().detach());
             Some(largest_difference(&model, known, want, of)?)
@@ -249,14 +296,9 @@ fn largest_difference(
 ) -> dtensor_nn::Result<Difference> {
     let mut worst = Difference { part: 0.0, name: String::new() };
     for (name, parameter) in named_parameters(model.module()) {
-        let Some(want) = want.get(&name) else {
+        let (Some(want), Some(got)) = (want.get(&name), of(&parameter)) else {
+            let name = format!("gradient of {name}");
             return Err(NnError::Missing { name, nearest: "none".into() });
-        };
-        let Some(got) = of(&parameter) else {
-            return Err(NnError::Missing {
-                name: format!("gradient of {name}"),
-                nearest: "none".into(),
-            });
         };
         let got = got.full_tensor()?;
         let part = || {
@@ -265,6 +307,7 @@ fn largest_difference(
             Ok::<_, dtensor::LocalError>(no_nan(part))
         };
         let part = part().map_err(dtensor::Error::from)?;
+        let name = name_in_file(&name);
         if part > worst.part && !known.without_gradient.contains(&name) {
             worst = Difference { part, name };
         }

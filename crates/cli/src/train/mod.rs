@@ -1,9 +1,12 @@
 //! `dtensor train`: a transformer on a text, cut any way one likes.
 
+mod args;
 mod config;
 mod curve;
 mod data;
+mod finite;
 mod golden;
+mod lines;
 mod model;
 mod report;
 mod run;
@@ -12,21 +15,27 @@ mod step;
 mod stop;
 mod strategy;
 
-pub use config::TrainArgs;
+pub use args::TrainArgs;
 
 use std::error::Error as _;
 
-use dtensor::RunError;
+use dtensor::{Mesh, RunError, World};
 use dtensor_nn::Error as NnError;
 
+use self::{config::Config, save::Earlier};
 use crate::error::{Error, Result};
 
 pub fn run(args: TrainArgs) -> Result<()> {
-    let config = config::Config::new(args)?;
-    match &config.golden {
-        Some(directory) => golden::run(&config, directory),
-        None => run::run(&config),
+    let args = args.with_file()?;
+    if let Some(directory) = args.golden.clone() {
+        args.check_golden()?;
+        return golden::run(&Config::new(args)?, &directory);
     }
+    let Some(directory) = args.resume.clone() else { return run::run(&Config::new(args)?, None) };
+    let earlier = Earlier::find(&directory);
+    let earlier = earlier.map_err(|error| Error::usage(format!("--resume: {error}")))?;
+    let args = args.going_on(earlier.settings()?, &directory)?;
+    run::run(&Config::new(args)?, Some(&earlier))
 }
 
 /// What a rank of a run gives.
@@ -39,6 +48,14 @@ enum Failure {
     Model(#[from] NnError),
     #[error(transparent)]
     Checkpoint(#[from] dtensor_checkpoint::Error),
+    #[error("step {step}: {source}")]
+    Step { step: u64, source: NnError },
+    #[error("before step {step} parameter `{name}` is NaN or infinite")]
+    Parameter { step: u64, name: String },
+    #[error("the mesh {mesh} is for {}, and there are {ranks}", plural(mesh.size(), "rank"))]
+    Ranks { mesh: Mesh, ranks: usize },
+    #[error("{0}")]
+    Known(String),
 }
 
 impl From<dtensor::Error> for Failure {
@@ -47,20 +64,50 @@ impl From<dtensor::Error> for Failure {
     }
 }
 
+/// A world of another size than the mesh is refused by all of its ranks.
+fn check_ranks(world: &World, mesh: &Mesh) -> Outcome<()> {
+    match world.size() == mesh.size() {
+        true => Ok(()),
+        false => Err(Failure::Ranks { mesh: mesh.clone(), ranks: world.size() }),
+    }
+}
+
+/// A run does not go on with what is no number.
+fn check_finite(step: u64, loss: f64, grad_norm: f64) -> Outcome<()> {
+    for (what, value) in [("loss", loss), ("length of the gradient", grad_norm)] {
+        if !value.is_finite() {
+            return Err(NnError::NotFinite { what, step, value }.into());
+        }
+    }
+    Ok(())
+}
+
 /// What ended a run. Mistakes that all ranks have made alike are worded without what the first of them sent before.
-fn readable(error: &RunError) -> Error {
+fn readable(error: &RunError, config: &Config) -> Error {
     let source = error.source();
-    let model = match source.and_then(|source| source.downcast_ref::<Failure>()) {
-        Some(Failure::Checkpoint(own)) => return Error::failure(own.to_string()),
-        Some(Failure::Model(own)) => Some(own),
-        None => source.and_then(|source| source.downcast_ref::<NnError>()),
+    let Some(failure) = source.and_then(|source| source.downcast_ref::<Failure>()) else {
+        return Error::failure(error.to_string());
     };
-    match model {
-        None | Some(NnError::Tensor(dtensor::Error::Comm { .. })) => {
+    let own = Error::failure(failure.to_string());
+    match failure {
+        Failure::Model(NnError::Tensor(dtensor::Error::Comm { .. }))
+        | Failure::Step { source: NnError::Tensor(dtensor::Error::Comm { .. }), .. } => {
             Error::failure(error.to_string())
         }
-        Some(own @ NnError::NotFinite { .. }) => Error::failure(own.to_string())
-            .with_hint("--detect-anomaly names the operation and its module"),
-        Some(own) => Error::failure(own.to_string()),
+        Failure::Model(NnError::NotFinite { .. }) if !config.detect_anomaly => {
+            own.with_hint("--detect-anomaly names the operation and its module")
+        }
+        Failure::Parameter { .. } => own.with_hint(
+            "the step before was too long, or it was so in the checkpoint: a lower --lr may help",
+        ),
+        Failure::Ranks { ranks, .. } => {
+            own.with_hint(format!("give a --mesh of {}", plural(*ranks, "rank")))
+        }
+        _ => own,
     }
+}
+
+/// A number of things.
+fn plural(n: usize, thing: &str) -> String {
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
 }

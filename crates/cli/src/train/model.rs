@@ -7,10 +7,7 @@ use dtensor_nn::{
     replicate,
 };
 
-use super::{
-    config::{Config, ModelKind},
-    strategy::Role,
-};
+use super::{args::ModelKind, config::Config, strategy::Role};
 
 /// A model that can be trained.
 pub enum Model {

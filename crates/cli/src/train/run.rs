@@ -17,13 +17,15 @@ use dtensor_nn::{
 use dtensor_picture::units;
 
 use super::{
-    Outcome,
+    Failure, Outcome,
     config::Config,
     curve,
     data::Text,
+    finite,
+    lines::Lines,
     model::{Model, Sizes},
     report::{self, Bar, StepLine},
-    save::{self, Place},
+    save::{self, Earlier, Place},
     step::Trainer,
     stop,
 };
@@ -41,18 +43,18 @@ struct Ended {
     /// Bytes of parameters that this rank holds.
     held: usize,
     interrupted: bool,
+    /// Of the last step, if there was one.
     trace: Option<String>,
 }
 
-pub fn run(config: &Config) -> Result<()> {
+pub fn run(config: &Config, earlier: Option<&Earlier>) -> Result<()> {
     let text = Text::new(config.data.as_deref(), config.seq)?;
-    if let Some(directory) = &config.resume {
-        save::catalog(directory).map_err(|error| Error::usage(format!("--resume: {error}")))?;
-    }
+    earlier.map_or(Ok(()), |earlier| earlier.check_characters(&text))?;
+    check_writable(config)?;
     stop::listen();
     let runner = Runner::new().ranks(config.mesh.size());
-    let ended = runner.run(|world| train(world, config, &text));
-    let ended = ended.map_err(|error| super::readable(&error))?;
+    let ended = runner.run(|world| train(world, config, &text, earlier));
+    let ended = ended.map_err(|error| super::readable(&error, config))?;
     let Some(Some(ended)) = ended.into_iter().next() else { return Ok(()) };
     if let (Some(path), Some(trace)) = (&config.profile, &ended.trace) {
         std::fs::write(path, trace)
@@ -92,41 +94,65 @@ pub fn run(config: &Config) -> Result<()> {
     Ok(())
 }
 
+/// Whether what a run leaves can be written: found out before it, not after hours.
+fn check_writable(config: &Config) -> Result<()> {
+    let out = &config.out;
+    let refused = |error: io::Error| Error::usage(format!("--out {}: {error}", out.display()));
+    std::fs::create_dir_all(out).map_err(refused)?;
+    let probe = out.join(format!(".dtensor-{}", std::process::id()));
+    std::fs::write(&probe, "").and_then(|()| std::fs::remove_file(&probe)).map_err(refused)?;
+    let Some(profile) = &config.profile else { return Ok(()) };
+    // Opened as it is: what an earlier run has left stays until there is something new.
+    let opened = std::fs::OpenOptions::new().create(true).append(true).open(profile);
+    let opened = opened.map(drop);
+    opened.map_err(|error| Error::usage(format!("--profile {}: {error}", profile.display())))
+}
+
 /// One rank's part. Rank 0 says how it ended.
-fn train(world: &World, config: &Config, text: &Text) -> Outcome<Option<Ended>> {
+fn train(
+    world: &World,
+    config: &Config,
+    text: &Text,
+    earlier: Option<&Earlier>,
+) -> Outcome<Option<Ended>> {
+    super::check_ranks(world, &config.mesh)?;
     random::manual_seed(config.seed);
     let first = world.rank() == 0;
     let mesh = DeviceMesh::from_mesh(world, config.mesh.clone())?;
     let sizes = Sizes { vocabulary: text.characters.len() };
     let model = Model::new(config, &sizes, &mesh)?;
     let mut trainer = Trainer::new(model, config, &mesh);
-    let mut place = match &config.resume {
-        Some(directory) => save::read(directory, &mut trainer, world)?,
+    let mut place = match earlier {
+        Some(earlier) => save::read(earlier, &mut trainer, world)?,
         None => Place { step: 0, losses: Vec::new() },
     };
     if first && !config.json {
-        describe(config, text, &trainer, world);
+        describe(config, text, &trainer, world, earlier.is_some());
+    }
+    if first && earlier.is_some() && place.step >= config.steps {
+        let done = format!("All {} steps are done; give --steps for more.", config.steps);
+        // Beside the lines of --json. Where nobody listens there is nobody to tell.
+        let _ = writeln!(io::stderr(), "{done}");
     }
     let shown = first && !config.json && world.kind() != WorldKind::Fake;
     let bar = Bar::new(config.steps, place.step, shown);
     let steps = config.steps.saturating_sub(config.warmup).max(1);
     let schedule = WarmUp { steps: config.warmup, then: Cosine { to: 0.1, steps } };
+    let lines = (first && config.json).then(Lines::new);
     let (mut interrupted, mut trace) = (false, None);
     while place.step < config.steps && !interrupted {
+        if config.detect_anomaly {
+            finite::check_parameters(trainer.model.module(), place.step)?;
+        }
         let began = Instant::now();
         let mut run = || trainer.step(place.step, text, config, &schedule);
         let (outcome, comm) = CommDebug::record(|| match config.detect_anomaly {
             true => detect_anomaly(run),
             false => run(),
         });
-        let outcome = outcome?;
+        let outcome = outcome.map_err(|source| Failure::Step { step: place.step, source })?;
         let took = began.elapsed();
-        for (what, value) in [("loss", outcome.loss), ("length of the gradient", outcome.grad_norm)]
-        {
-            if !value.is_finite() {
-                return Err(dtensor_nn::Error::NotFinite { what, step: place.step, value }.into());
-            }
-        }
+        super::check_finite(place.step, outcome.loss, outcome.grad_norm)?;
         let line = StepLine {
             step: place.step,
             loss: outcome.loss,
@@ -140,20 +166,21 @@ fn train(world: &World, config: &Config, text: &Text) -> Outcome<Option<Ended>> 
         };
         place.step += 1;
         place.losses.push(outcome.loss);
-        if first {
-            bar.step(&line);
-            if config.json {
-                // Where nobody reads on, the run goes on: it has a checkpoint to write.
-                let _ = Out::new().json(&line.json());
-            }
+        bar.step(&line);
+        if let Some(lines) = &lines {
+            lines.say(line.json());
         }
         interrupted = stop::is_asked(world)?;
-        if place.step == config.steps || interrupted {
+        let is_last = place.step == config.steps || interrupted;
+        if is_last {
             trace = Some(comm.to_chrome_trace(world.rank()));
+        } else if config.save_every.is_some_and(|every| place.step.is_multiple_of(every)) {
+            save::write(config, text, &trainer, &place, world)?;
         }
     }
     bar.end();
-    save::write(&config.out, &trainer, &place, world)?;
+    save::write(config, text, &trainer, &place, world)?;
+    drop(lines);
     let sample = match interrupted || config.json {
         true => String::new(),
         false => sample(&mut trainer, text, config, &mesh)?,
@@ -170,10 +197,10 @@ fn train(world: &World, config: &Config, text: &Text) -> Outcome<Option<Ended>> 
     }))
 }
 
-fn describe(config: &Config, text: &Text, trainer: &Trainer, world: &World) {
+fn describe(config: &Config, text: &Text, trainer: &Trainer, world: &World, goes_on: bool) {
     let parameters: usize =
         trainer.parameters.iter().map(|parameter| parameter.value().numel()).sum();
-    let lines = [
+    let mut lines = vec![
         format!(
             "{:?}, {} layers of {} features, {} heads: {} parameters",
             config.model,
@@ -197,6 +224,12 @@ fn describe(config: &Config, text: &Text, trainer: &Trainer, world: &World) {
             config.seq
         ),
     ];
+    if let Some(step) = save::step_of(&config.out).filter(|_| !goes_on) {
+        lines.push(format!(
+            "{} has a checkpoint of step {step}, which this run will replace",
+            config.out.display()
+        ));
+    }
     // What cannot be written to stdout is found where the results are.
     let _ = Out::new().lines(lines);
 }

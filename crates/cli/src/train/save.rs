@@ -1,20 +1,25 @@
 //! Checkpoints of a run: what is learnt, what the optimizer remembers, and where the run is.
 
-use std::{io::ErrorKind, path::Path};
+use std::path::Path;
 
 use dtensor::{DType, DeviceMesh, Placement, World, distribute_tensor_from, random};
 use dtensor_checkpoint::{
     Catalog, Entry, Error, LoadOptions, MANIFEST_FILE, SaveOptions, State, Value, load, save,
-    storage,
 };
-use dtensor_nn::{Optimizer, StateDict, load_state_dict, state_dict};
+use dtensor_nn::{
+    Error as NnError, StateDict, blank_optimizer_state_dict, load_optimizer_state_dict,
+    load_state_dict, optimizer_state_dict, state_dict,
+};
 
-use super::step::Trainer;
+use super::{Outcome, args::TrainArgs, config::Config, data::Text, step::Trainer};
+use crate::error::{Error as CliError, Result};
 
 /// The names of what is saved begin with these.
 const MODEL: &str = "model";
 const OPTIMIZER: &str = "optimizer";
 /// Values, and one tensor.
+const SETTINGS: &str = "run.settings";
+const CHARACTERS: &str = "run.characters";
 const STEP: &str = "step";
 const SEED: &str = "random.seed";
 const OFFSET: &str = "random.offset";
@@ -28,28 +33,97 @@ pub struct Place {
     pub losses: Vec<f64>,
 }
 
-/// What the checkpoint in the directory of a run holds.
-pub fn catalog(directory: &Path) -> dtensor_checkpoint::Result<Catalog> {
-    let path = find(directory);
-    match storage::open(&path).and_then(|storage| Catalog::open(&*storage)) {
-        Err(Error::Io { kind: ErrorKind::NotFound, why, .. }) => {
-            Err(Error::NoCheckpoint { path, found: why })
+/// A checkpoint of a run that another one goes on from.
+pub struct Earlier {
+    path: String,
+    catalog: Catalog,
+}
+
+impl Earlier {
+    /// The checkpoint that is in the directory of a run, or that is the directory.
+    pub fn find(directory: &Path) -> dtensor_checkpoint::Result<Earlier> {
+        let path = match is_checkpoint(directory) {
+            true => directory.display().to_string(),
+            false => path(directory),
+        };
+        let (_, catalog) = Catalog::open_path(&path)?;
+        Ok(Earlier { path, catalog })
+    }
+
+    /// The settings of the run.
+    pub fn settings(&self) -> Result<TrainArgs> {
+        match self.catalog.values.get(SETTINGS) {
+            Some(Value::Text(text)) => serde_json::from_str(text).map_err(|error| {
+                CliError::usage(format!("--resume: `{SETTINGS}` in {}: {error}", self.path))
+            }),
+            _ => Err(CliError::usage(format!("--resume: {} is no checkpoint of a run", self.path))
+                .with_hint("`dtensor ckpt inspect` says what it is")),
         }
-        other => other,
+    }
+
+    /// A text of other characters would be read as another one.
+    pub fn check_characters(&self, text: &Text) -> Result<()> {
+        let own: String = text.characters.iter().collect();
+        let Some(Value::Text(known)) = self.catalog.values.get(CHARACTERS) else { return Ok(()) };
+        if *known == own {
+            return Ok(());
+        }
+        let differs = |of: &str, other: &str| of.chars().find(|c| !other.contains(*c));
+        let first = match (differs(&own, known), differs(known, &own)) {
+            (Some(new), _) => format!("{new:?} is new"),
+            (None, Some(gone)) => format!("{gone:?} is missing"),
+            (None, None) => "their order is another".to_owned(),
+        };
+        let message = format!(
+            "--data: the text has {} different characters, and that of {} had {}; {first}",
+            own.chars().count(),
+            self.path,
+            known.chars().count()
+        );
+        Err(CliError::usage(message).with_hint("give the text that the run began with"))
+    }
+
+    /// Names of a part that a model or its optimizer does not have.
+    fn check_names(&self, part: &str, own: &StateDict) -> Outcome<()> {
+        let names = self.catalog.tensors.keys().filter_map(|name| {
+            let rest = name.strip_prefix(part)?.strip_prefix('.')?;
+            (!own.contains_key(rest)).then_some(name)
+        });
+        match names.into_iter().next() {
+            Some(name) => Err(NnError::Unexpected { name: name.clone() }.into()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether a directory is a checkpoint, rather than that of a run.
+pub fn is_checkpoint(directory: &Path) -> bool {
+    directory.join(MANIFEST_FILE).is_file()
+}
+
+/// The step of the checkpoint that is in the directory of a run, if there is one.
+pub fn step_of(directory: &Path) -> Option<u64> {
+    let earlier = Earlier::find(directory).ok()?;
+    match earlier.catalog.values.get(STEP) {
+        Some(Value::Int(step)) => Some(*step as u64),
+        _ => None,
     }
 }
 
 /// Writes a checkpoint into the directory of a run; all ranks call it. What was there is replaced as a whole.
 pub fn write(
-    directory: &Path,
+    config: &Config,
+    text: &Text,
     trainer: &Trainer,
     place: &Place,
     world: &World,
-) -> super::Outcome<()> {
+) -> Outcome<()> {
     let mut state = State::new();
-    for (prefix, part) in
-        [(MODEL, state_dict(trainer.model.module())), (OPTIMIZER, trainer.optimizer.state_dict()?)]
-    {
+    let module = trainer.model.module();
+    for (prefix, part) in [
+        (MODEL, state_dict(module)),
+        (OPTIMIZER, optimizer_state_dict(module, &trainer.optimizer)?),
+    ] {
         for (name, tensor) in part {
             state.insert(format!("{prefix}.{name}"), tensor)?;
         }
@@ -58,30 +132,31 @@ pub fn write(
     let losses = losses.map_err(dtensor::Error::from)?;
     let mesh = trainer.mesh();
     state.insert(LOSSES, distribute_tensor_from(&losses, mesh, &copies(mesh), None)?)?;
+    // Not as TOML, in which seeds may be too large.
+    let settings = serde_json::to_value(config.settings()).unwrap_or_default();
+    state.insert(SETTINGS, settings.to_string())?;
+    state.insert(CHARACTERS, text.characters.iter().collect::<String>())?;
     let random = random::state();
     // Their bits: values of checkpoints have a sign.
     for (name, number) in [(STEP, place.step), (SEED, random.seed), (OFFSET, random.offset)] {
         state.insert(name, number as i64)?;
     }
-    std::fs::create_dir_all(directory).map_err(|error| Error::Io {
-        doing: "make",
-        path: directory.display().to_string(),
-        kind: error.kind(),
-        why: error.to_string(),
-    })?;
-    save(world, &state, &path(directory), &SaveOptions::default())?;
+    save(world, &state, &path(&config.out), &SaveOptions::default())?;
     Ok(())
 }
 
-/// Goes on from the checkpoint in the directory of a run, in the layouts of the trainer. Every rank looks at the headers, to find out
-/// what there is; what it holds is then loaded as any state.
-pub fn read(directory: &Path, trainer: &mut Trainer, world: &World) -> super::Outcome<Place> {
-    let (path, catalog) = (find(directory), catalog(directory)?);
+/// Goes on from an earlier checkpoint, in the layouts of the trainer; all ranks call it.
+pub fn read(earlier: &Earlier, trainer: &mut Trainer, world: &World) -> Outcome<Place> {
+    let Earlier { path, catalog } = earlier;
     let mut state = State::new();
-    for (name, tensor) in state_dict(trainer.model.module()) {
+    let own = state_dict(trainer.model.module());
+    earlier.check_names(MODEL, &own)?;
+    for (name, tensor) in own {
         state.insert(format!("{MODEL}.{name}"), tensor.empty_like()?)?;
     }
-    for (name, tensor) in trainer.optimizer.blank_state_dict()? {
+    let blank = blank_optimizer_state_dict(trainer.model.module(), &trainer.optimizer)?;
+    earlier.check_names(OPTIMIZER, &blank)?;
+    for (name, tensor) in blank {
         let name = format!("{OPTIMIZER}.{name}");
         // Nothing is remembered of a parameter that had no gradient yet.
         if catalog.tensors.contains_key(&name) {
@@ -94,7 +169,7 @@ pub fn read(directory: &Path, trainer: &mut Trainer, world: &World) -> super::Ou
     for name in [STEP, SEED, OFFSET] {
         state.insert(name, 0_i64)?;
     }
-    load(world, &mut state, &path, &LoadOptions::default())?;
+    load(world, &mut state, path, &LoadOptions::default())?;
     let tensors = |prefix: &str| -> StateDict {
         let part = state.part(prefix).into_iter();
         part.filter_map(|(name, entry)| match entry {
@@ -103,8 +178,9 @@ pub fn read(directory: &Path, trainer: &mut Trainer, world: &World) -> super::Ou
         })
         .collect()
     };
-    load_state_dict(trainer.model.module(), &tensors(MODEL), true)?;
-    trainer.optimizer.load_state_dict(&tensors(OPTIMIZER))?;
+    let module = trainer.model.module();
+    load_state_dict(module, &tensors(MODEL), true)?;
+    load_optimizer_state_dict(module, &mut trainer.optimizer, &tensors(OPTIMIZER))?;
     let number = |name: &str| match state.value(name) {
         Some(Value::Int(number)) => Ok(*number as u64),
         _ => Err(Error::Broken { file: path.clone(), what: format!("`{name}` is no number") }),
@@ -113,14 +189,6 @@ pub fn read(directory: &Path, trainer: &mut Trainer, world: &World) -> super::Ou
     let place = Place { step: number(STEP)?, losses: losses.unwrap_or_default() };
     random::set_state(random::RandomState { seed: number(SEED)?, offset: number(OFFSET)? });
     Ok(place)
-}
-
-/// Where the checkpoint of a run is that is in a directory, or that is the directory.
-fn find(directory: &Path) -> String {
-    match directory.join(MANIFEST_FILE).is_file() {
-        true => directory.display().to_string(),
-        false => path(directory),
-    }
 }
 
 fn path(directory: &Path) -> String {

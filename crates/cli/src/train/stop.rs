@@ -22,9 +22,14 @@ pub fn listen() {
     });
 }
 
+/// Whether this process was asked to stop.
+pub fn is_asked_here() -> bool {
+    ASKED.load(Ordering::Relaxed)
+}
+
 /// Whether any rank was asked to stop: all say the same.
 pub fn is_asked(world: &World) -> dtensor::Result<bool> {
-    let mut asked = [i64::from(ASKED.load(Ordering::Relaxed))];
+    let mut asked = [i64::from(is_asked_here())];
     let everybody = world.group().tag("stop");
     everybody.all_reduce(&mut asked, ReduceOp::Max).map_err(|source| dtensor::Error::Comm {
         op: "stop",

@@ -140,6 +140,37 @@ fn redistribute_has_a_line_for_every_case_and_shape() {
 }
 
 #[test]
+fn sharded_has_a_line_for_every_case() {
+    let args = "bench sharded --ranks 2,3 --size 17 --shards 30 --rounds 2 --json";
+    let lines = json_lines(&dtensor(&args.split(' ').collect::<Vec<_>>()).ok());
+    let moves = [
+        ("gather_rows", 2),
+        ("reshard_turned", 4),
+        ("reshard_rows_to_columns", 2),
+        ("gather_columns", 2),
+        ("reshard_columns_to_rows", 2),
+        ("memcpy", 2),
+        ("remote_fetch", 2),
+    ];
+    for world in [2, 3] {
+        for (case, n) in moves {
+            let found = lines.iter().find(|line| line["case"] == case && line["world"] == world);
+            let line = found.unwrap_or_else(|| panic!("no {case} of {world}"));
+            assert_eq!((&line["bench"], &line["n"]), (&"sharded".into(), &n.into()), "{line}");
+            assert_eq!((&line["dims"], &line["kind"]), (&vec![17, 17].into(), &"threads".into()));
+            assert!(line["min_ms"].as_f64().unwrap() <= line["median_ms"].as_f64().unwrap());
+        }
+    }
+    for case in ["metadata_chunks", "metadata_boxes", "overlap_rows", "overlap_grid", "overlap_3d"]
+    {
+        let found = lines.iter().find(|line| line["case"] == case);
+        let line = found.unwrap_or_else(|| panic!("no {case}"));
+        assert_eq!((&line["shards"], &line["n"]), (&30.into(), &2.into()), "{line}");
+    }
+    assert_eq!(lines.len(), 2 * moves.len() + 5);
+}
+
+#[test]
 fn mistakes_are_refused() {
     let refused = |args: &str| dtensor(&args.split(' ').collect::<Vec<_>>()).error(2);
     refused("bench comm --ranks 0");
@@ -149,5 +180,6 @@ fn mistakes_are_refused() {
     refused("bench dispatch --iters 0");
     refused("bench redistribute --ranks 0");
     refused("bench scale --mesh 2,2");
+    refused("bench sharded --rounds 0");
     refused("bench nonsense");
 }

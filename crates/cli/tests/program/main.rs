@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic, helpers included")]
 
 mod bench;
+mod bench_train;
 mod ckpt;
 mod golden;
 mod help;

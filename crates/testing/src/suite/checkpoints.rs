@@ -11,7 +11,12 @@ use dtensor::{
     Placement::{Replicate, Shard},
     World,
 };
-use dtensor_checkpoint::{LoadOptions, SaveOptions, State, Value, async_save, load, save};
+use dtensor_checkpoint::{
+    LoadOptions, SaveOptions, Source, State, Value, async_save,
+    convert::{ConvertOptions, PlacementPlan, to_native, to_safetensors},
+    load, save,
+};
+use dtensor_layout::Mesh;
 
 use super::tensors::{mesh_sizes, noise, same, text};
 use crate::tensors::{layouts_of, mesh, place};
@@ -62,6 +67,32 @@ pub(super) fn moved(world: &World) -> Result<(), String> {
     Ok(())
 }
 
+/// Made into one file, and from that into the files of another mesh, by all ranks together: the values stay.
+pub(super) fn converted(world: &World) -> Result<(), String> {
+    let scratch = Scratch::new(world)?;
+    let (whole, mesh) = (noise(&[7, 3]), mesh(world, &[world.size()]));
+    let [saved, file, resharded] = ["saved", "one.safetensors", "resharded"];
+    let [saved, file, resharded] = [saved, file, resharded].map(|name| scratch.path(name));
+    let mut state = State::new();
+    let x = place(&whole, DType::F64, &mesh, &[Shard(0)], 1);
+    state.insert("x", x).map_err(text)?;
+    save(world, &state, &saved, &SaveOptions::default()).map_err(text)?;
+    let options = ConvertOptions { group: Some(world.group()), ..ConvertOptions::default() };
+    let source = Source::open(&saved).map_err(text)?;
+    to_safetensors(&source, &file, &options).map_err(text)?;
+    let source = Source::open(&file).map_err(text)?;
+    let (five, plan) = (Mesh::from_sizes(&[5]).map_err(text)?, PlacementPlan::new());
+    let converted = to_native(&source, &resharded, &five, &plan, &options).map_err(text)?;
+    if converted.files.len() != 5 {
+        return Err(format!("7 rows on 5 ranks are in the files {:?}", converted.files));
+    }
+    let mut state = State::new();
+    let blank = dtensor::zeros(&[7, 3], DType::F64, &mesh, &[Shard(1)]).map_err(text)?;
+    state.insert("x", blank).map_err(text)?;
+    load(world, &mut state, &resharded, &LoadOptions::default()).map_err(text)?;
+    same(state.tensor("x").ok_or("x is gone")?, &whole, "resharded")
+}
+
 /// Damage that one rank reads is an error on all, and the world goes on.
 pub(super) fn damaged(world: &World) -> Result<(), String> {
     let scratch = Scratch::new(world)?;
@@ -87,13 +118,13 @@ pub(super) fn damaged(world: &World) -> Result<(), String> {
 }
 
 /// A directory that all ranks know, which the first of them removes.
-struct Scratch<'w> {
+pub(super) struct Scratch<'w> {
     world: &'w World,
     directory: PathBuf,
 }
 
 impl Scratch<'_> {
-    fn new(world: &World) -> Result<Scratch<'_>, String> {
+    pub(super) fn new(world: &World) -> Result<Scratch<'_>, String> {
         // There may be several worlds of threads in this process.
         static NEXT: AtomicI64 = AtomicI64::new(0);
         let mut id = [i64::from(std::process::id()), NEXT.fetch_add(1, Ordering::Relaxed)];
@@ -103,7 +134,7 @@ impl Scratch<'_> {
         Ok(Scratch { world, directory })
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(super) fn path(&self, name: &str) -> String {
         self.directory.join(name).display().to_string()
     }
 }

@@ -7,6 +7,8 @@ use dtensor_comm::{
     conformance::{Case, DEATHS, FAULTS},
 };
 
+use super::remote_shards;
+
 /// A program in which the last rank does something else than the others. It needs a world of its
 /// own; every rank that survives returns `Ok` if it got the error that it should get.
 pub struct Fault {
@@ -26,7 +28,12 @@ pub fn faults() -> Vec<Fault> {
     let deaths = DEATHS.iter().map(|&(name, body)| Fault { name, body, loses_last_rank: true });
     let killed =
         Fault { name: "a_rank_that_is_killed_is_missed", body: killed, loses_last_rank: true };
-    disagreements.chain(deaths).chain([killed]).collect()
+    let killed_owner = Fault {
+        name: "an_owner_of_shards_that_is_killed_is_named",
+        body: remote_shards::killed_owner,
+        loses_last_rank: true,
+    };
+    disagreements.chain(deaths).chain([killed, killed_owner]).collect()
 }
 
 /// What a rank says that should be dead; the others must not take it for a death.
@@ -42,10 +49,7 @@ fn killed(world: &World) -> Result<(), String> {
     // Everybody has talked to everybody: what follows is not a rank that never came.
     world.group().barrier().map_err(|error| error.to_string())?;
     if world.rank() == last {
-        // The shell's own `kill`: the program of that name is not on every machine.
-        let kill = format!("kill -KILL {}", process::id());
-        let status = Command::new("sh").args(["-c", &kill]).status();
-        return Err(format!("{SURVIVED}: {status:?}"));
+        return Err(kill_self());
     }
     let mut buf = [world.rank() as f32; 70];
     let result = world.group().tag("survivors").all_reduce(&mut buf, ReduceOp::Sum);
@@ -61,4 +65,12 @@ fn killed(world: &World) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!("not the error that was expected: {text}")),
     }
+}
+
+/// Ends this process without a word, or says that it is still there.
+pub(super) fn kill_self() -> String {
+    // The shell's own `kill`: the program of that name is not on every machine.
+    let kill = format!("kill -KILL {}", process::id());
+    let status = Command::new("sh").args(["-c", &kill]).status();
+    format!("{SURVIVED}: {status:?}")
 }

@@ -5,6 +5,8 @@
 mod checkpoints;
 mod faults;
 mod layouts;
+mod remote_shards;
+mod sharded;
 mod tensors;
 mod training;
 
@@ -27,7 +29,15 @@ pub const CASES: &[(&str, Case)] = &[
     ("gradients_are_those_of_one_rank", training::gradients),
     ("training_gives_the_bits_of_threads", training::steps),
     ("checkpoints_move_between_layouts_and_meshes", checkpoints::moved),
+    ("ranks_convert_a_checkpoint_together", checkpoints::converted),
     ("damage_that_one_rank_reads_is_an_error_on_all", checkpoints::damaged),
+    ("shards_of_other_ranks_are_fetched_as_they_are", remote_shards::fetched),
+    ("workers_own_shards_by_their_names", remote_shards::named),
+    ("sharded_tensors_are_made_of_what_ranks_bring_and_gathered", sharded::constructed),
+    ("sharded_tensors_are_cut_in_every_other_way", sharded::resharded),
+    ("bags_of_sharded_tables_are_those_of_whole_ones", sharded::looked_up),
+    ("sharded_tensors_are_saved_and_loaded_in_every_cut", sharded::saved),
+    ("a_shard_that_one_rank_places_wrongly_is_an_error_on_all", sharded::refused),
 ];
 
 /// Every case: first those of the communication that the others stand on.

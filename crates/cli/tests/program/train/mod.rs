@@ -1,0 +1,7 @@
+//! `dtensor train`: known runs, runs that go on, and mistakes. The models are tiny.
+
+mod going_on;
+mod known_runs;
+mod mistakes;
+mod runs;
+mod support;

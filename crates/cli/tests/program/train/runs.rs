@@ -1,0 +1,148 @@
+//! Runs from the beginning to the end.
+
+use std::{fs, path::Path};
+
+use serde_json::Value;
+
+use super::support::{Scratch, TINY, assert_close, losses, steps, tiny};
+use crate::support::dtensor;
+
+#[test]
+fn a_run_says_what_it_does_and_is_the_same_every_time() {
+    let scratch = Scratch::new();
+    let out = scratch.join("a");
+    let settings = "--steps 30 --mesh dp=2 --lr 0.01 --warmup 5";
+    let lines = steps(&out, settings);
+    assert_eq!(lines.len(), 30);
+    for (number, line) in lines.iter().enumerate() {
+        assert_eq!(line["step"], number);
+        for key in ["loss", "grad_norm", "lr", "ms", "tokens_per_s", "comm_bytes", "memory_bytes"] {
+            assert!(line[key].as_f64().is_some_and(|value| value >= 0.0), "{key}: {line}");
+        }
+        assert!(line["comm_calls"].as_u64().unwrap() > 0);
+    }
+    let own = losses(&lines);
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+    assert!(mean(&own[25..]) < mean(&own[..5]) - 0.3, "{own:?}");
+    assert!(lines[0]["lr"].as_f64() < lines[5]["lr"].as_f64());
+    assert!(lines[29]["lr"].as_f64() < lines[5]["lr"].as_f64());
+    // Bit by bit.
+    assert_eq!(losses(&steps(&scratch.join("b"), settings)), own);
+    // What it leaves.
+    let mut names: Vec<_> =
+        fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["checkpoint", "loss.svg"]);
+    let svg = fs::read_to_string(Path::new(&out).join("loss.svg")).unwrap();
+    assert!(roxmltree::Document::parse(&svg).is_ok());
+    // And with another seed it is another run.
+    assert!(losses(&steps(&scratch.join("c"), "--steps 1 --mesh dp=2 --seed 2"))[0] != own[0]);
+}
+
+#[test]
+fn a_run_for_people_has_a_table_a_curve_and_a_text() {
+    let scratch = Scratch::new();
+    let out = scratch.join("a");
+    let line = TINY.replace(" --json", "") + &format!(" {out} --steps 2 --mesh fsdp=2");
+    let text = dtensor(&line.split(' ').collect::<Vec<_>>()).ok();
+    for part in [
+        "1 layers of 16 features, 2 heads",
+        "fsdp=2 on 2 ranks",
+        "fully sharded",
+        "step    loss",
+        "A text of the model:\nIn the morning, ",
+        "parameters, of which rank 0 holds",
+        &out,
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // Without a step there is still a checkpoint, of the first values.
+    assert!(steps(&scratch.join("b"), "--steps 0 --mesh dp=1").is_empty());
+    assert!(scratch.0.join("b/checkpoint/dtensor.manifest.json").exists());
+}
+
+#[test]
+fn every_way_to_cut_learns_the_same() {
+    let scratch = Scratch::new();
+    let want = losses(&steps(&scratch.join("want"), "--steps 4 --mesh dp=1"));
+    for more in [
+        "--mesh tp=2",
+        "--mesh tp=2 --parallel tp+sp",
+        "--mesh fsdp=3",
+        "--mesh dp=2 --parallel fsdp",
+        "--mesh dp=2,fsdp=2 --parallel hsdp",
+        "--mesh fsdp=2,tp=2 --recompute",
+        // The same rows in parts.
+        "--mesh dp=1 --accumulate 2",
+        "--mesh dp=2 --accumulate 4",
+        "--mesh fsdp=2 --accumulate 2",
+    ] {
+        let got = losses(&steps(&scratch.join("got"), &format!("--steps 4 {more}")));
+        assert_close(&got, &want, 2e-5);
+    }
+    // Rounded, but near.
+    for mesh in ["dp=2", "tp=2", "fsdp=2", "fsdp=2,tp=2"] {
+        let more = format!("--steps 4 --mesh {mesh} --dtype bf16");
+        let got = losses(&steps(&scratch.join("bf16"), &more));
+        assert!(got != want);
+        assert_close(&got, &want, 0.02);
+    }
+    let dropped = |mesh: &str| {
+        losses(&steps(&scratch.join("dropout"), &format!("--steps 4 --dropout 0.3 --mesh {mesh}")))
+    };
+    let with_copies = dropped("dp=2");
+    assert_close(&dropped("tp=2"), &with_copies, 2e-5);
+    assert!(with_copies != want);
+}
+
+#[test]
+fn llama_learns_the_same_on_every_mesh() {
+    let scratch = Scratch::new();
+    let run = |more: &str| {
+        let more = format!("--steps 4 --model llama {more}");
+        losses(&steps(&scratch.join("llama"), &more))
+    };
+    let want = run("--mesh dp=1");
+    for mesh in ["fsdp=2,tp=2", "tp=2 --parallel tp+sp", "dp=3"] {
+        assert_close(&run(&format!("--mesh {mesh}")), &want, 2e-5);
+    }
+}
+
+#[test]
+fn settings_come_from_a_file_and_arguments_come_first() {
+    let scratch = Scratch::new();
+    let path = scratch.join("train.toml");
+    fs::write(&path, "steps = 3\nmesh = \"tp=2\"\nweight-decay = 0.0\nrecompute = true\n").unwrap();
+    assert_eq!(steps(&scratch.join("a"), &format!("--config {path}")).len(), 3);
+    assert_eq!(steps(&scratch.join("b"), &format!("--config {path} --steps 1")).len(), 1);
+    fs::write(&path, "stepz = 3\n").unwrap();
+    let error = tiny(&scratch.join("c"), &format!("--config {path}")).error(2);
+    assert!(error.contains("unknown field `stepz`") && error.contains(&path), "{error}");
+    fs::write(&path, "steps = \"many\"\n").unwrap();
+    let error = tiny(&scratch.join("c"), &format!("--config {path}")).error(2);
+    assert!(error.contains("steps"), "{error}");
+    assert!(!scratch.0.join("c").exists());
+}
+
+#[test]
+fn a_text_of_ones_own_is_learnt() {
+    let scratch = Scratch::new();
+    let path = scratch.join("text.txt");
+    fs::write(&path, "abcdefg ".repeat(40)).unwrap();
+    let lines = steps(&scratch.join("a"), &format!("--steps 2 --mesh dp=1 --data {path}"));
+    // Eight characters, of which nothing is known yet.
+    assert!((losses(&lines)[0] - 8.0_f64.ln()).abs() < 0.1, "{lines:?}");
+    fs::write(&path, "short").unwrap();
+    let error = tiny(&scratch.join("a"), &format!("--data {path}")).error(2);
+    assert!(error.contains("a text of 5 characters is too short"), "{error}");
+}
+
+#[test]
+fn a_profile_is_a_trace() {
+    let scratch = Scratch::new();
+    let trace = scratch.join("trace.json");
+    steps(&scratch.join("a"), &format!("--steps 2 --mesh fsdp=2 --profile {trace}"));
+    let trace: Value = serde_json::from_str(&fs::read_to_string(trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().or(trace.as_array()).unwrap();
+    assert!(events.iter().any(|event| event["name"] == "all_gather"), "{events:?}");
+}

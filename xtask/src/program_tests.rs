@@ -1,0 +1,120 @@
+//! The program under mpirun: what it prints there is what it prints on threads, to the last bit, and Ctrl-C leaves a checkpoint.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use crate::{
+    checks,
+    error::{Error, Result},
+    launcher::Launcher,
+    process::{self, Output},
+};
+
+const LIMIT: Duration = Duration::from_secs(3 * 60);
+
+/// Seconds after which a run is interrupted. It then has to be beyond its first step, and a run of 2 ranks is after one.
+const INTERRUPTED_AFTER: &str = "6";
+
+/// Ways to cut a model over so many ranks.
+fn meshes(ranks: usize) -> &'static [&'static [&'static str]] {
+    match ranks {
+        2 => &[&["dp=2"], &["fsdp=2"], &["tp=2", "--parallel", "tp+sp"], &["cp=2"]],
+        3 => &[&["fsdp=3"], &["tp=3"], &["cp=3"]],
+        4 => &[&["dp=2,tp=2"], &["fsdp=2,tp=2"], &["dp=2,fsdp=2"], &["cp=2,tp=2"]],
+        _ => &[],
+    }
+}
+
+/// Replays the known run on every mesh of so many ranks, as threads and as processes.
+pub fn replay(launcher: &Launcher, program: &Path, ranks: usize) -> Result<()> {
+    let golden = checks::workspace().join("crates/cli/tests/golden/train");
+    for mesh in meshes(ranks) {
+        let run = |mut command: Command| {
+            command.args(["train", "--json", "--golden"]).arg(&golden).arg("--mesh").args(*mesh);
+            process::run_checked(&mut command, LIMIT, Output::CollectStdout)
+        };
+        let threads = run(Command::new(program))?;
+        let mut processes = launcher.command(ranks);
+        processes.arg(program);
+        judge(&threads, &run(processes)?).map_err(|why| Error::new(format!("{mesh:?}: {why}")))?;
+    }
+    Ok(())
+}
+
+/// Interrupts a run, and looks at what it leaves.
+pub fn interrupt(launcher: &Launcher, program: &Path) -> Result<()> {
+    let out = Scratch::new()?;
+    let mpirun = launcher.command(2);
+    let mut command = Command::new("timeout");
+    command.args(["--signal=INT", "--kill-after=60", INTERRUPTED_AFTER]);
+    command.arg(mpirun.get_program()).args(mpirun.get_args()).arg(program);
+    // Steps of a millisecond: more lines than a pipe holds that nobody reads any more.
+    let settings = "train --json --layers 1 --dim 16 --heads 2 --seq 16 --batch 4 --steps 1000000";
+    command.args(settings.split(' ')).arg("--out").arg(&out.0);
+    let ended = process::run(&mut command, LIMIT, Output::CollectStdout)?;
+    if ended.lines.is_empty() {
+        return Err(Error::new(format!("no step was made; ended with {}", ended.status)));
+    }
+    let mut verify = Command::new(program);
+    verify.args(["ckpt", "verify"]).arg(out.0.join("checkpoint"));
+    process::run_checked(&mut verify, LIMIT, Output::CollectStdout).map(drop)
+}
+
+/// Lines that say the same, of which the last is not one of the steps.
+fn judge(threads: &[String], processes: &[String]) -> std::result::Result<(), String> {
+    if threads.len() < 2 {
+        return Err(format!("{} lines are no run", threads.len()));
+    }
+    if threads.len() != processes.len() {
+        return Err(format!("{} lines on threads, {} of mpirun", threads.len(), processes.len()));
+    }
+    let pairs = threads.iter().zip(processes);
+    match pairs.into_iter().find(|(one, other)| one != other) {
+        Some((one, other)) => Err(format!("on threads {one}, under mpirun {other}")),
+        None => Ok(()),
+    }
+}
+
+/// A directory that goes with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Scratch> {
+        let path = std::env::temp_dir().join(format!("dtensor-xtask-{}", std::process::id()));
+        std::fs::create_dir_all(&path)
+            .map_err(|error| Error::new(format!("{}: {error}", path.display())))?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_equal_only_to_the_last_digit() {
+        let lines = |text: &str| -> Vec<String> { text.lines().map(str::to_string).collect() };
+        let run = lines("{\"step\":0,\"loss\":1.25}\n{\"mesh\":\"dp=2\"}");
+        assert_eq!(judge(&run, &run), Ok(()));
+        let other = lines("{\"step\":0,\"loss\":1.26}\n{\"mesh\":\"dp=2\"}");
+        assert!(judge(&run, &other).unwrap_err().contains("1.26"));
+        assert!(judge(&run, &run[..1]).unwrap_err().contains("1 of mpirun"));
+        assert!(judge(&[], &[]).is_err());
+    }
+
+    #[test]
+    fn every_number_of_ranks_that_is_tested_has_meshes() {
+        for ranks in crate::mpi_tests::RANKS {
+            assert!(!meshes(ranks).is_empty(), "{ranks}");
+        }
+    }
+}
