@@ -44,6 +44,14 @@ impl Launcher {
         command
     }
 
+    /// As [`command`](Launcher::command), for programs that are interrupted: they have some seconds to end by themselves.
+    pub fn patient_command(&self, ranks: usize) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(self.family.flags()).args(self.family.flags_for_patience());
+        command.arg("-n").arg(ranks.to_string());
+        command
+    }
+
     /// As [`command`](Launcher::command), for programs that lose a rank on purpose.
     pub fn fault_command(&self, ranks: usize, extra_flags: &[String]) -> Command {
         let mut command = Command::new(&self.program);
@@ -100,6 +108,15 @@ impl Family {
             // Root and oversubscription need no leave here.
             Family::Hydra => &["-launcher", "fork", "-iface", "lo"],
             Family::Unknown => &[],
+        }
+    }
+
+    /// Open MPI kills what has not ended within one second of the signal, which a busy disk may take for a checkpoint. It waits for the
+    /// whole of the time, so that more is not better.
+    fn flags_for_patience(self) -> &'static [&'static str] {
+        match self {
+            Family::OpenMpi { .. } => &["--mca", "odls_base_sigkill_timeout", "5"],
+            Family::Hydra | Family::Unknown => &[],
         }
     }
 

@@ -18,12 +18,18 @@ const LIMIT: Duration = Duration::from_secs(3 * 60);
 /// Seconds after which a run is interrupted. It then has to be beyond its first step, and a run of 2 ranks is after one.
 const INTERRUPTED_AFTER: &str = "6";
 
-/// Ways to cut a model over so many ranks.
-fn meshes(ranks: usize) -> &'static [&'static [&'static str]] {
+/// Ways to cut a model over so many ranks: all that there are.
+fn meshes(ranks: usize) -> &'static [&'static str] {
     match ranks {
-        2 => &[&["dp=2"], &["fsdp=2"], &["tp=2", "--parallel", "tp+sp"], &["cp=2"]],
-        3 => &[&["fsdp=3"], &["tp=3"], &["cp=3"]],
-        4 => &[&["dp=2,tp=2"], &["fsdp=2,tp=2"], &["dp=2,fsdp=2"], &["cp=2,tp=2"]],
+        1 => &["dp=1", "fsdp=1"],
+        2 => &["dp=2", "fsdp=2", "tp=2", "tp=2 --parallel tp+sp", "cp=2"],
+        3 => &["dp=3", "fsdp=3", "tp=3", "tp=3 --parallel tp+sp", "cp=3"],
+        #[rustfmt::skip]
+        4 => &[
+            "dp=4", "fsdp=4", "tp=4", "tp=4 --parallel tp+sp", "cp=4",
+            "dp=2,tp=2", "tp=2,dp=2", "dp=2,tp=2 --parallel dp+tp+sp", "fsdp=2,tp=2", "fsdp=2,tp=2 --parallel fsdp+tp+sp",
+            "dp=2,fsdp=2", "dp=2,cp=2", "fsdp=2,cp=2", "cp=2,tp=2", "cp=2,tp=2 --parallel cp+tp+sp",
+        ],
         _ => &[],
     }
 }
@@ -33,23 +39,29 @@ pub fn replay(launcher: &Launcher, program: &Path, ranks: usize) -> Result<()> {
     let golden = checks::workspace().join("crates/cli/tests/golden/train");
     for mesh in meshes(ranks) {
         let run = |mut command: Command| {
-            command.args(["train", "--json", "--golden"]).arg(&golden).arg("--mesh").args(*mesh);
+            command
+                .args(["train", "--json", "--golden"])
+                .arg(&golden)
+                .arg("--mesh")
+                .args(mesh.split(' '));
             process::run_checked(&mut command, LIMIT, Output::CollectStdout)
         };
         let threads = run(Command::new(program))?;
         let mut processes = launcher.command(ranks);
         processes.arg(program);
-        judge(&threads, &run(processes)?).map_err(|why| Error::new(format!("{mesh:?}: {why}")))?;
+        judge(&threads, &run(processes)?).map_err(|why| Error::new(format!("{mesh}: {why}")))?;
     }
     Ok(())
 }
 
-/// Interrupts a run, and looks at what it leaves.
+/// Interrupts a run, and goes on from what it leaves.
 pub fn interrupt(launcher: &Launcher, program: &Path) -> Result<()> {
     let out = Scratch::new()?;
-    let mpirun = launcher.command(2);
+    let mpirun = launcher.patient_command(2);
     let mut command = Command::new("timeout");
-    command.args(["--signal=INT", "--kill-after=60", INTERRUPTED_AFTER]);
+    // In the foreground: otherwise it signals its whole group after the child, and mpirun takes the second of two signals for the
+    // wish to leave at once.
+    command.args(["--foreground", "--signal=INT", "--kill-after=60", INTERRUPTED_AFTER]);
     command.arg(mpirun.get_program()).args(mpirun.get_args()).arg(program);
     // Steps of a millisecond: more lines than a pipe holds that nobody reads any more.
     let settings = "train --json --layers 1 --dim 16 --heads 2 --seq 16 --batch 4 --steps 1000000";
@@ -58,9 +70,35 @@ pub fn interrupt(launcher: &Launcher, program: &Path) -> Result<()> {
     if ended.lines.is_empty() {
         return Err(Error::new(format!("no step was made; ended with {}", ended.status)));
     }
-    let mut verify = Command::new(program);
-    verify.args(["ckpt", "verify"]).arg(out.0.join("checkpoint"));
-    process::run_checked(&mut verify, LIMIT, Output::CollectStdout).map(drop)
+    // The last thing that a run writes: it was not killed on the way.
+    if !out.0.join("loss.svg").is_file() {
+        return Err(Error::new("the run was interrupted and did not end by itself"));
+    }
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(arguments).arg(&out.0.join("checkpoint"));
+        process::run_checked(&mut command, LIMIT, Output::CollectStdout)
+    };
+    run(&["ckpt", "verify"])?;
+    let step = step_in(&run(&["ckpt", "inspect", "--json"])?.concat())?;
+    let (done, more) = (step, 3);
+    let steps = (done + more).to_string();
+    let lines = run(&["train", "--json", "--steps", &steps, "--resume"])?;
+    match lines.len() as u64 == more && done >= ended.lines.len() as u64 {
+        true => Ok(()),
+        false => Err(Error::new(format!(
+            "{} lines, a checkpoint of step {done}, and {} lines of the {more} steps after it",
+            ended.lines.len(),
+            lines.len()
+        ))),
+    }
+}
+
+/// The step of a run, in what `ckpt inspect --json` says of its checkpoint.
+fn step_in(inspected: &str) -> Result<u64> {
+    let rest = inspected.split_once("\"step\":").map_or("", |(_, rest)| rest);
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().map_err(|_| Error::new("the checkpoint of a run has no step"))
 }
 
 /// Lines that say the same, of which the last is not one of the steps.
@@ -109,6 +147,12 @@ mod tests {
         assert!(judge(&run, &other).unwrap_err().contains("1.26"));
         assert!(judge(&run, &run[..1]).unwrap_err().contains("1 of mpirun"));
         assert!(judge(&[], &[]).is_err());
+    }
+
+    #[test]
+    fn the_step_is_read_from_what_is_said_of_a_checkpoint() {
+        assert_eq!(step_in("{\"values\":{\"seed\":7,\"step\":1486}}").unwrap(), 1486);
+        assert!(step_in("{\"values\":{}}").is_err());
     }
 
     #[test]
