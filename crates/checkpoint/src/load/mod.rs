@@ -1,5 +1,6 @@
 //! Loading: from whatever layout a checkpoint was saved in to the layouts that tensors have.
 
+mod buffer;
 mod disordered;
 mod grid;
 mod landing;

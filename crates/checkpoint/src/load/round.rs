@@ -2,26 +2,29 @@
 
 use dtensor_comm::Group;
 
-use super::{landing::Landing, memory::Memory, packing::Packing, plan::Round, source::Source};
+use super::{
+    buffer::Buffer, landing::Landing, memory::Memory, packing::Packing, plan::Round, source::Source,
+};
 use crate::Result;
 
 /// The rounds, one after the other, with their buffers.
 pub(super) struct Exchange {
     group: Group,
     /// What goes to each rank, one after the other.
-    sent: Vec<u8>,
+    sent: Buffer,
     sent_counts: Vec<usize>,
     /// What comes from each, where it cannot come straight into a tensor.
-    received: Vec<u8>,
+    received: Buffer,
     received_counts: Vec<usize>,
     /// What goes to all ranks, and what comes from all of them.
     to_all: Vec<u8>,
-    from_all: Vec<u8>,
+    from_all: Buffer,
 }
 
 impl Exchange {
     pub(super) fn new(group: &Group) -> Exchange {
-        let (sent, received, to_all, from_all) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (sent, received, from_all) = (Buffer::default(), Buffer::default(), Buffer::default());
+        let to_all = Vec::new();
         let (sent_counts, received_counts) = (Vec::new(), Vec::new());
         let group = group.tag("load");
         Exchange { group, sent, sent_counts, received, received_counts, to_all, from_all }
@@ -38,7 +41,9 @@ impl Exchange {
         let landing = Landing::find(source, round, self.group.rank());
         if outcome.is_ok() {
             source.find_parts(round);
-            self.count(source, round, &landing);
+            *outcome = self.count(source, round, &landing);
+        }
+        if outcome.is_ok() {
             *outcome = self.read(source, memory, round, &landing);
         }
         if !self.all_well(outcome.is_ok())? {
@@ -61,7 +66,7 @@ impl Exchange {
     }
 
     /// How many bytes go to whom, and come from whom.
-    fn count(&mut self, source: &Source<'_, '_>, round: &Round, landing: &Landing) {
+    fn count(&mut self, source: &Source<'_, '_>, round: &Round, landing: &Landing) -> Result<()> {
         let (rank, size) = (self.group.rank(), self.group.size());
         for counts in [&mut self.sent_counts, &mut self.received_counts] {
             counts.clear();
@@ -83,7 +88,7 @@ impl Exchange {
         for (reader, step) in &round.gets {
             self.received_counts[*reader] += source.bytes_of(*step, &source.item(*step).0.mine);
         }
-        self.sent.resize(self.sent_counts.iter().sum(), 0);
+        self.sent.resize(self.sent_counts.iter().sum())
     }
 
     /// Reads the spans of this rank. What it needs itself goes into its tensors; what others need is packed for them.
@@ -127,7 +132,7 @@ impl Exchange {
             })?;
             return Ok(Ok(()));
         }
-        self.received.resize(bytes, 0);
+        self.received.resize(bytes)?;
         group.all_to_all_v(sent, sent_counts, &mut self.received, counts)?;
         let mut at: Vec<usize> = starts(counts).collect();
         for (reader, step) in &round.gets {
@@ -151,7 +156,7 @@ impl Exchange {
         for (reader, span) in &round.to_all {
             counts[*reader] += span.passed as usize;
         }
-        self.from_all.resize(counts.iter().sum(), 0);
+        self.from_all.resize(counts.iter().sum())?;
         self.group.all_gather_v(&self.to_all, &mut self.from_all, &counts)?;
         let mut at: Vec<usize> = starts(&counts).collect();
         for (reader, span) in &round.to_all {

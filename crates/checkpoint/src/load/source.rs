@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    buffer::Buffer,
     grid::Part,
     plan::{Item, Plan, Round, Span, Step},
     target::Target,
@@ -21,11 +22,11 @@ pub(super) struct Source<'r, 'c> {
     pub targets: &'r [Target<'c>],
     pub plan: &'r Plan<'c>,
     /// The span that was read last.
-    scratch: Vec<u8>,
+    scratch: Buffer,
     /// Where the step that was prepared last lies: here, or in `converted`.
     prepared: Range<usize>,
     is_converted: bool,
-    converted: Vec<u8>,
+    converted: Buffer,
     /// Checksums of chunks that have been read in part.
     begun: HashMap<usize, crc32fast::Hasher>,
     /// The parts of the items that are being read.
@@ -38,10 +39,10 @@ impl<'r, 'c> Source<'r, 'c> {
             reader,
             targets,
             plan,
-            scratch: Vec::new(),
+            scratch: Buffer::default(),
             prepared: 0..0,
             is_converted: false,
-            converted: Vec::new(),
+            converted: Buffer::default(),
             begun: HashMap::new(),
             parts: BTreeMap::new(),
         }
@@ -55,11 +56,18 @@ impl<'r, 'c> Source<'r, 'c> {
 
     /// Reads a span. Its steps are prepared afterwards, in order.
     pub(super) fn read(&mut self, span: &Span) -> Result<()> {
-        let bytes = span.bytes as usize;
-        if self.scratch.len() < bytes {
-            self.scratch.resize(bytes, 0);
+        self.scratch.resize(span.bytes as usize)?;
+        self.reader.file(span.file)?.read_at(span.offset, &mut self.scratch)
+    }
+
+    /// Says that spans will be read soon.
+    pub(super) fn will_read<'a>(&self, spans: impl IntoIterator<Item = &'a Span>) {
+        for span in spans {
+            // A file that cannot be opened is an error when it is read.
+            if let Ok(file) = self.reader.file(span.file) {
+                file.will_read(span.offset, span.bytes);
+            }
         }
-        self.reader.file(span.file)?.read_at(span.offset, &mut self.scratch[..bytes])
     }
 
     /// Verifies and converts a step of the span that was read: [`block`](Source::block) has it then.
@@ -76,11 +84,8 @@ impl<'r, 'c> Source<'r, 'c> {
             return Ok(());
         }
         self.prepared = 0..elements.len() * target.dtype.size();
-        if self.converted.len() < self.prepared.end {
-            self.converted.resize(self.prepared.end, 0);
-        }
-        let into = &mut self.converted[self.prepared.clone()];
-        convert_type::convert(target.entry.stored, read, target.dtype, into)
+        self.converted.resize(self.prepared.end)?;
+        convert_type::convert(target.entry.stored, read, target.dtype, &mut self.converted)
     }
 
     /// The bytes of the step that was prepared, as they go into the tensor.
