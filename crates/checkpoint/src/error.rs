@@ -136,11 +136,29 @@ pub enum Error {
         /// What it has.
         other: String,
     },
-    /// A save was asked for while one is under way, and was not to wait.
-    #[error("a save to `{path}` is still under way; wait for it, or save with `WhenBusy::Wait`")]
+    /// A save was asked for while one is under way, by the same saver, which was not to wait, or to the same place.
+    #[error(
+        "a save to `{path}` is still under way; wait for it, or save both with one `AsyncSaver` and `WhenBusy::Wait`"
+    )]
     Busy {
         /// Where that one goes.
         path: String,
+    },
+    /// Somebody else has put a checkpoint in the place while this one was being written. That one is there.
+    #[error(
+        "another checkpoint has appeared at `{path}` since this save began; that one stays, and this one is given up"
+    )]
+    Overtaken {
+        /// Where.
+        path: String,
+    },
+    /// The checkpoint is saved, whole, and in its place; something that comes after that could not be done.
+    #[error("the checkpoint `{path}` is saved and whole, but afterwards: {message}")]
+    AfterCommit {
+        /// Where it is.
+        path: String,
+        /// What could not be done.
+        message: String,
     },
     /// Another rank gave no sign of life while it was waited for.
     #[error("rank {rank} was not heard of for {seconds} s while `{path}` was saved")]

@@ -115,7 +115,7 @@ pub use crate::{
     series::Series,
     state::{Entry, State},
     stateful::{RandomNumbers, Stateful, gather_states, save_objects, scatter_states},
-    storage::{Destination, LocalFiles, NewCheckpoint, NewFile, ReadAt, Storage},
+    storage::{Destination, LocalFiles, NewCheckpoint, NewFile, ReadAt, Storage, WriteAt},
     stored_type::StoredType,
     value::Value,
     verify::{VerifyReport, verify},

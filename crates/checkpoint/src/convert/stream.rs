@@ -106,7 +106,7 @@ impl Opened {
         if target.hashes() {
             self.hash(file, piece, bytes);
         }
-        self.with_file(file, target, |opened| opened.write_at(piece.offset, bytes))
+        self.write_at(file, target, piece.offset, bytes)
     }
 
     fn hash(&self, file: &TargetFile, piece: &Piece, mut bytes: &[u8]) {
@@ -124,25 +124,34 @@ impl Opened {
     fn finish(&self, position: usize, file: &TargetFile, target: &dyn Target) -> Result<()> {
         let hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
         let header = target.header(position, &hashes);
-        self.with_file(file, target, |opened| opened.write_at(0, &header))?;
+        self.write_at(file, target, 0, &header)?;
         let opened = self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
         opened.map_or(Ok(()), NewFile::finish)?;
         target.finished(position, &header);
         Ok(())
     }
 
-    fn with_file(
+    /// Writes to the file, which the first who comes opens.
+    fn write_at(
         &self,
         file: &TargetFile,
         target: &dyn Target,
-        write: impl FnOnce(&mut dyn NewFile) -> Result<()>,
+        offset: u64,
+        bytes: &[u8],
     ) -> Result<()> {
         let mut opened = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let opened = match &mut *opened {
-            Some(opened) => opened,
+        let new = match &mut *opened {
+            Some(new) => new,
             none => none.insert(target.create(file)?),
         };
-        write(&mut **opened)
+        match new.shared() {
+            Some(shared) => {
+                // All threads may be at one file, and would write one after the other.
+                drop(opened);
+                shared.write_at(offset, bytes)
+            }
+            None => new.write_at(offset, bytes),
+        }
     }
 }
 
@@ -175,5 +184,83 @@ impl Buffers {
             numbers::cast(part.from, part.to, &self.uncast, into);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{Arc, Condvar},
+        thread,
+        time::Duration,
+    };
+
+    use super::*;
+    use crate::WriteAt;
+
+    /// A file in which a write ends when another one has begun.
+    #[derive(Default)]
+    struct InPairs {
+        begun: Mutex<usize>,
+        another: Condvar,
+    }
+
+    struct PairedFile(Arc<InPairs>);
+
+    impl WriteAt for InPairs {
+        fn write_at(&self, _: u64, _: &[u8]) -> Result<()> {
+            let mut begun = self.begun.lock().unwrap();
+            *begun += 1;
+            self.another.notify_all();
+            // As long as it takes, and no longer than a test may hang.
+            let patience = Duration::from_secs(60);
+            let alone = |begun: &mut usize| *begun < 2;
+            let (_begun, waited) = self.another.wait_timeout_while(begun, patience, alone).unwrap();
+            assert!(!waited.timed_out(), "the other write waits for this one");
+            Ok(())
+        }
+    }
+
+    impl NewFile for PairedFile {
+        fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+            self.0.write_at(offset, bytes)
+        }
+
+        fn finish(self: Box<Self>) -> Result<()> {
+            Ok(())
+        }
+
+        fn shared(&self) -> Option<Arc<dyn WriteAt>> {
+            Some(Arc::<InPairs>::clone(&self.0))
+        }
+    }
+
+    impl Target for Arc<InPairs> {
+        fn create(&self, _: &TargetFile) -> Result<Box<dyn NewFile>> {
+            Ok(Box::new(PairedFile(Arc::clone(self))))
+        }
+
+        fn header(&self, _: usize, _: &[Vec<u128>]) -> Vec<u8> {
+            Vec::new()
+        }
+
+        fn finished(&self, _: usize, _: &[u8]) {}
+
+        fn hashes(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn two_threads_write_to_one_file_at_the_same_time() {
+        let file = TargetFile { name: "one".into(), size: 2, parts: Vec::new() };
+        let (opened, target) = (Opened::new(&file), Arc::new(InPairs::default()));
+        thread::scope(|scope| {
+            for offset in 0..2 {
+                let (opened, file, target) = (&opened, &file, &target);
+                scope.spawn(move || opened.write_at(file, target, offset, b"x").unwrap());
+            }
+        });
+        assert_eq!(*target.begun.lock().unwrap(), 2);
     }
 }

@@ -1,7 +1,7 @@
 //! Files without a manifest that appear at their place all at once.
 
 use std::{
-    fs::{self, File},
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -10,7 +10,7 @@ use crate::{
     Error, MANIFEST_FILE, NewFile, Result,
     storage::{
         LocalNewFile,
-        leftovers::{self, OLD, PARTIAL, beside},
+        leftovers::{OLD, PARTIAL, Room, beside},
         local_path,
         replace::{failed, replace, sync_directory},
     },
@@ -27,8 +27,8 @@ pub(super) struct Staging {
     is_file: bool,
     /// Whether this process made it, and removes it.
     is_own: bool,
-    /// On `partial`: a sign of life.
-    _lock: Option<File>,
+    /// Of the process that made it.
+    _room: Option<Room>,
 }
 
 impl Staging {
@@ -42,12 +42,7 @@ impl Staging {
             check_replaceable(target, is_file)?;
         }
         let mut staging = Staging::of(target, is_file, id);
-        let make = || {
-            leftovers::clear(target)?;
-            fs::create_dir(&staging.partial)?;
-            leftovers::lock(&staging.partial)
-        };
-        staging._lock = make().map_err(failed("create", target))?;
+        staging._room = Some(Room::make(target, &staging.partial)?);
         staging.is_own = true;
         Ok(staging)
     }
@@ -56,7 +51,7 @@ impl Staging {
     pub(super) fn of(target: &Path, is_file: bool, id: &str) -> Staging {
         let (partial, old) = (beside(target, PARTIAL, id), beside(target, OLD, id));
         let target = target.to_owned();
-        Staging { target, partial, old, is_file, is_own: false, _lock: None }
+        Staging { target, partial, old, is_file, is_own: false, _room: None }
     }
 
     /// A new file.

@@ -25,8 +25,10 @@ pub(crate) fn agree(
     group.all_gather(&mine, &mut messages)?;
     let mut messages = messages.chunks_exact(MESSAGE);
     let first = messages.clone().next().unwrap_or(&mine);
-    if messages.clone().any(|message| message[24] != 0) {
-        return Err(Error::Busy { path: busy.unwrap_or(place).to_owned() });
+    if let Some(rank) = messages.clone().position(|message| message[24] != 0) {
+        let path = busy.filter(|_| group.rank() == rank).map(|path| path.as_bytes().to_vec());
+        let path = group.broadcast_list(path, rank)?;
+        return Err(Error::Busy { path: String::from_utf8_lossy(&path).into_owned() });
     }
     match messages.position(|message| message[..16] != first[..16]) {
         Some(rank) => Err(intention.difference(&group, rank)?),

@@ -23,7 +23,8 @@ pub(crate) trait Meeting {
 
 /// What this rank did (`mine`, in bytes) and what the others did goes to rank 0, which concludes: from what all of them did,
 /// or from nothing if a rank failed. An error is the same on all ranks, that of the lowest rank that failed: itself on
-/// that rank, and [`Error::OnRank`] on the others.
+/// that rank, and [`Error::OnRank`] on the others. What is about the checkpoint as a whole, and not about a rank, is itself on
+/// all of them.
 pub(crate) fn settle(
     meeting: &mut dyn Meeting,
     mine: Result<Vec<u8>>,
@@ -38,7 +39,9 @@ pub(crate) fn settle(
     let verdict = meeting.gather(&message)?.map(|messages| match first_failure(messages) {
         Ok(done) => match conclude(Some(done)) {
             Ok(()) => vec![DONE],
-            Err(error) => failure(0, &own.insert(error).to_string()),
+            Err(error) => {
+                about_all(&error).unwrap_or_else(|| failure(0, &own.insert(error).to_string()))
+            }
         },
         Err(failure) => {
             // The failure before is the one to be told.
@@ -49,6 +52,7 @@ pub(crate) fn settle(
     let verdict = meeting.announce(verdict)?;
     match verdict.split_first() {
         Some((&DONE, _)) => Ok(()),
+        Some((&kind @ (BUSY | OVERTAKEN | AFTER_COMMIT), text)) => Err(said_of_all(kind, text)),
         Some((_, text)) => match (failed_rank(text), own) {
             ((rank, _), Some(own)) if rank == meeting.rank() => Err(own),
             ((rank, message), _) => Err(Error::OnRank { rank, message }),
@@ -59,6 +63,9 @@ pub(crate) fn settle(
 
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
+const BUSY: u8 = 2;
+const OVERTAKEN: u8 = 3;
+const AFTER_COMMIT: u8 = 4;
 
 const NOTHING: &str = "it said nothing";
 
@@ -73,6 +80,30 @@ fn first_failure(messages: Vec<Result<Vec<u8>>>) -> Result<Vec<Vec<u8>>, Vec<u8>
         },
     });
     messages.collect()
+}
+
+/// The verdict if it concerns all ranks alike.
+fn about_all(error: &Error) -> Option<Vec<u8>> {
+    let (kind, path, message) = match error {
+        Error::Busy { path } => (BUSY, path, ""),
+        Error::Overtaken { path } => (OVERTAKEN, path, ""),
+        Error::AfterCommit { path, message } => (AFTER_COMMIT, path, message.as_str()),
+        _ => return None,
+    };
+    // No path has such a byte.
+    Some([&[kind], path.as_bytes(), &[0], message.as_bytes()].concat())
+}
+
+/// The reverse.
+fn said_of_all(kind: u8, text: &[u8]) -> Error {
+    let text = String::from_utf8_lossy(text);
+    let (path, message) = text.split_once('\0').unwrap_or((&text, ""));
+    let path = path.to_owned();
+    match kind {
+        BUSY => Error::Busy { path },
+        OVERTAKEN => Error::Overtaken { path },
+        _ => Error::AfterCommit { path, message: message.to_owned() },
+    }
 }
 
 fn failure(rank: usize, text: &str) -> Vec<u8> {

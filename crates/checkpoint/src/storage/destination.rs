@@ -1,6 +1,6 @@
 //! Where a checkpoint is written.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::Result;
 
@@ -71,4 +71,15 @@ pub trait NewFile: Send {
 
     /// All bytes are written, and the file is complete. Not called if writing failed.
     fn finish(self: Box<Self>) -> Result<()>;
+
+    /// By which several threads write to it at the same time, if that is possible.
+    fn shared(&self) -> Option<Arc<dyn WriteAt>> {
+        None
+    }
+}
+
+/// A file that several threads write to, each to places of its own.
+pub trait WriteAt: Send + Sync {
+    /// Writes bytes to their place.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()>;
 }

@@ -9,15 +9,18 @@
 //! | `.name.notes-ID` | notes between ranks | it is removed |
 //!
 //! Whoever is at work holds a lock on its directories, which ends with the process. So nothing is removed under the hands of
-//! another save.
+//! another save, and a second save to the same place is refused.
 
 use std::{
     fs::{self, File, TryLockError},
     io,
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
-use crate::{MANIFEST_FILE, manifest::ID_DIGITS};
+use super::claim::Claim;
+use crate::{Error, MANIFEST_FILE, Result, manifest::ID_DIGITS, storage::replace::failed};
 
 pub(crate) const PARTIAL: &str = "partial";
 pub(crate) const OLD: &str = "old";
@@ -39,6 +42,63 @@ pub(crate) fn lock(directory: &Path) -> io::Result<Option<File>> {
     }
 }
 
+/// The right to write to a place, until this is dropped: nobody else has it meanwhile, neither in this process nor, where the file
+/// system knows locks, in another one.
+#[derive(Debug)]
+pub(crate) struct Room {
+    _claim: Claim,
+    /// On the directories of the save.
+    _locks: Vec<File>,
+}
+
+impl Room {
+    /// Makes the directory `partial` for what is to be at `target`, after what killed saves have left there is gone.
+    /// [`Error::Busy`] if another save to this place is under way.
+    pub(crate) fn make(target: &Path, partial: &Path) -> Result<Room> {
+        let claim = Claim::new(target.display().to_string())?;
+        let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let directory = directory.unwrap_or(Path::new("."));
+        // Between looking for others and being seen by them nobody else may do the same.
+        let _turn = turn(directory).map_err(failed("lock", directory))?;
+        if is_busy(target).map_err(failed("list", directory))? {
+            return Err(Error::Busy { path: target.display().to_string() });
+        }
+        clear(target).map_err(failed("clear", directory))?;
+        fs::create_dir(partial).map_err(failed("create", partial))?;
+        let lock = lock(partial).map_err(failed("lock", partial))?;
+        Ok(Room { _claim: claim, _locks: lock.into_iter().collect() })
+    }
+
+    /// Another directory of the same save.
+    pub(crate) fn extend(&mut self, directory: &Path) -> Result<()> {
+        fs::create_dir(directory).map_err(failed("create", directory))?;
+        self._locks.extend(lock(directory).map_err(failed("lock", directory))?);
+        Ok(())
+    }
+}
+
+/// How long others are waited for that are making room in the same directory. They need some milliseconds; whoever holds the lock
+/// of a directory for longer is none of us.
+const TURN: Duration = Duration::from_secs(10);
+
+/// The lock of a directory, for as long as it takes to make room.
+fn turn(directory: &Path) -> io::Result<Option<File>> {
+    let begun = Instant::now();
+    loop {
+        match lock(directory)? {
+            None if begun.elapsed() < TURN => thread::sleep(Duration::from_millis(2)),
+            turn => return Ok(turn),
+        }
+    }
+}
+
+/// Whether somebody is at work on what is to be at this place.
+fn is_busy(target: &Path) -> io::Result<bool> {
+    let at_work = [left_behind(target, PARTIAL)?, left_behind(target, NOTES)?].concat();
+    // One that cannot be opened has just been removed.
+    Ok(at_work.iter().any(|directory| matches!(lock(directory), Ok(None))))
+}
+
 /// Puts an old checkpoint back in its place if that is empty, and removes everything else that saves which were killed
 /// have left beside it.
 pub(crate) fn clear(target: &Path) -> io::Result<()> {
@@ -56,6 +116,8 @@ pub(crate) fn clear(target: &Path) -> io::Result<()> {
 
 /// Removes the unfinished checkpoints of a directory, whatever their names. Those that are being written stay.
 pub(crate) fn clear_unfinished(directory: &Path) -> io::Result<()> {
+    // One that has just been made may not have its lock yet.
+    let _turn = turn(directory)?;
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let name = entry.file_name();

@@ -6,13 +6,13 @@ use std::{
     io::{self, ErrorKind, Write},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use super::{
-    Destination, LocalFiles, NewCheckpoint, NewFile,
-    leftovers::{self, NOTES, OLD, PARTIAL, beside},
+    Destination, LocalFiles, NewCheckpoint, NewFile, WriteAt,
+    leftovers::{NOTES, OLD, PARTIAL, Room, beside},
     replace::{exchange, failed, replace, sync_directory},
     write_behind::{self, WriteBehind},
 };
@@ -34,8 +34,8 @@ struct NewDirectory {
     old: PathBuf,
     notes: PathBuf,
     sync: bool,
-    /// Those of rank 0 on `partial` and `notes`: a sign of life for other saves.
-    locks: Mutex<Vec<File>>,
+    /// Of rank 0, which has made it.
+    room: Mutex<Option<Room>>,
 }
 
 impl NewCheckpoint for NewDirectory {
@@ -52,9 +52,8 @@ impl NewCheckpoint for NewDirectory {
         if self.sync {
             missing.iter().try_for_each(|made| sync_directory(parent(made)))?;
         }
-        leftovers::clear(&self.target).map_err(failed("clear", directory))?;
-        fs::create_dir(&self.partial).map_err(failed("create", &self.partial))?;
-        self.keep_lock(&self.partial)
+        *self.room() = Some(Room::make(&self.target, &self.partial)?);
+        Ok(())
     }
 
     fn create(&self, name: &str, _: u64) -> Result<Box<dyn NewFile>> {
@@ -96,8 +95,10 @@ impl NewCheckpoint for NewDirectory {
     }
 
     fn begin_notes(&self) -> Result<()> {
-        fs::create_dir(&self.notes).map_err(failed("create", &self.notes))?;
-        self.keep_lock(&self.notes)
+        match &mut *self.room() {
+            Some(room) => room.extend(&self.notes),
+            None => fs::create_dir(&self.notes).map_err(failed("create", &self.notes)),
+        }
     }
 
     fn post(&self, note: &str, text: &[u8]) -> Result<()> {
@@ -137,7 +138,7 @@ impl NewDirectory {
             notes: beside(&target, NOTES, id),
             target,
             sync,
-            locks: Mutex::default(),
+            room: Mutex::default(),
         }
     }
 
@@ -151,15 +152,15 @@ impl NewDirectory {
         };
     }
 
-    fn keep_lock(&self, directory: &Path) -> Result<()> {
-        let lock = leftovers::lock(directory).map_err(failed("lock", directory))?;
-        self.locks.lock().unwrap_or_else(PoisonError::into_inner).extend(lock);
-        Ok(())
+    fn room(&self) -> MutexGuard<'_, Option<Room>> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A file that is brought to disk when it is finished, if that is asked.
-pub(crate) struct LocalNewFile {
+pub(crate) struct LocalNewFile(Arc<Writer>);
+
+struct Writer {
     path: PathBuf,
     file: WriteBehind,
     sync: bool,
@@ -168,24 +169,35 @@ pub(crate) struct LocalNewFile {
 impl LocalNewFile {
     pub(crate) fn create(path: PathBuf, sync: bool) -> Result<LocalNewFile> {
         let file = File::create_new(&path).map_err(failed("create", &path))?;
-        Ok(LocalNewFile { path, file: WriteBehind::new(file, write_behind::EVERY), sync })
+        let file = WriteBehind::new(file, write_behind::EVERY);
+        Ok(LocalNewFile(Arc::new(Writer { path, file, sync })))
     }
 }
 
 impl NewFile for LocalNewFile {
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.0.write_at(offset, bytes)
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        match self.0.sync {
+            true => self.0.file.finish().map_err(failed("sync", &self.0.path)),
+            false => Ok(()),
+        }
+    }
+
+    fn shared(&self) -> Option<Arc<dyn WriteAt>> {
+        Some(Arc::<Writer>::clone(&self.0))
+    }
+}
+
+impl WriteAt for Writer {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.file.file().write_all_at(bytes, offset).map_err(failed("write", &self.path))?;
         if self.sync {
             self.file.written(bytes.len());
         }
         Ok(())
-    }
-
-    fn finish(self: Box<Self>) -> Result<()> {
-        match self.sync {
-            true => self.file.finish().map_err(failed("sync", &self.path)),
-            false => Ok(()),
-        }
     }
 }
 
@@ -245,7 +257,10 @@ fn parent(path: &Path) -> &Path {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::replace::replace_in_two_steps, *};
+    use super::{
+        super::{leftovers, replace::replace_in_two_steps},
+        *,
+    };
 
     const ID: &str = "0123456789abcdef";
 

@@ -1,5 +1,6 @@
 //! Where files lie: to be read from ([`Storage`]), and to be written to ([`Destination`]).
 
+mod claim;
 mod destination;
 pub(crate) mod leftovers;
 mod local;
@@ -10,7 +11,7 @@ pub(crate) mod replace;
 mod shelf;
 mod write_behind;
 
-pub use destination::{Destination, NewCheckpoint, NewFile};
+pub use destination::{Destination, NewCheckpoint, NewFile, WriteAt};
 pub use local::LocalFiles;
 #[cfg(feature = "object-store")]
 pub use object::ObjectFiles;

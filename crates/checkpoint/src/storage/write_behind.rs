@@ -4,7 +4,7 @@ use std::{
     fs::File,
     io,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         mpsc::{self, SyncSender},
     },
     thread::{self, JoinHandle},
@@ -18,6 +18,12 @@ pub(super) const EVERY: u64 = 64 << 20;
 pub(super) struct WriteBehind {
     file: Arc<File>,
     every: u64,
+    progress: Mutex<Progress>,
+}
+
+/// How far the disk is behind.
+#[derive(Default)]
+struct Progress {
     unsynced: u64,
     syncer: Option<Syncer>,
 }
@@ -31,7 +37,7 @@ struct Syncer {
 impl WriteBehind {
     /// For a file that is synced whenever `every` bytes more were written.
     pub(super) fn new(file: File, every: u64) -> WriteBehind {
-        WriteBehind { file: Arc::new(file), every, unsynced: 0, syncer: None }
+        WriteBehind { file: Arc::new(file), every, progress: Mutex::default() }
     }
 
     pub(super) fn file(&self) -> &File {
@@ -39,28 +45,34 @@ impl WriteBehind {
     }
 
     /// Hears that so many bytes were written.
-    pub(super) fn written(&mut self, bytes: usize) {
-        self.unsynced += bytes as u64;
-        if self.unsynced < self.every {
+    pub(super) fn written(&self, bytes: usize) {
+        let mut progress = self.progress();
+        progress.unsynced += bytes as u64;
+        if progress.unsynced < self.every {
             return;
         }
-        self.unsynced = 0;
-        if self.syncer.is_none() {
-            self.syncer = Syncer::start(&self.file);
+        progress.unsynced = 0;
+        if progress.syncer.is_none() {
+            progress.syncer = Syncer::start(&self.file);
         }
-        if let Some(syncer) = &self.syncer {
+        if let Some(syncer) = &progress.syncer {
             // If it is asked already, or has failed, there is nothing to add.
             let _ = syncer.ask.try_send(());
         }
     }
 
     /// Brings everything to disk. What the thread could not write is an error here: the system tells it only once.
-    pub(super) fn finish(self) -> io::Result<()> {
-        if let Some(Syncer { ask, thread }) = self.syncer {
+    pub(super) fn finish(&self) -> io::Result<()> {
+        let syncer = self.progress().syncer.take();
+        if let Some(Syncer { ask, thread }) = syncer {
             drop(ask);
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         }
         self.file.sync_all()
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -84,13 +96,13 @@ mod tests {
     #[test]
     fn a_file_that_is_synced_on_the_way_is_whole_at_the_end() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
-        let mut behind = WriteBehind::new(file.reopen().unwrap(), 100);
-        assert!(behind.syncer.is_none());
+        let behind = WriteBehind::new(file.reopen().unwrap(), 100);
+        assert!(behind.progress().syncer.is_none());
         for number in 0..50_u64 {
             behind.file().write_all_at(&[number as u8; 70], number * 70).unwrap();
             behind.written(70);
         }
-        assert!(behind.syncer.is_some());
+        assert!(behind.progress().syncer.is_some());
         behind.finish().unwrap();
         file.flush().unwrap();
         let want: Vec<u8> = (0..50).flat_map(|number| [number; 70]).collect();
@@ -100,9 +112,11 @@ mod tests {
     #[test]
     fn what_cannot_be_synced_on_the_way_is_an_error_at_the_end() {
         // There is no disk behind it.
-        let mut behind = WriteBehind::new(File::open("/dev/null").unwrap(), 1);
+        let behind = WriteBehind::new(File::open("/dev/null").unwrap(), 1);
         behind.written(1);
-        let Some(Syncer { ask, thread }) = behind.syncer.take() else { panic!("not started") };
+        let Some(Syncer { ask, thread }) = behind.progress().syncer.take() else {
+            panic!("not started")
+        };
         drop(ask);
         let error = thread.join().unwrap().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);

@@ -7,7 +7,9 @@ use std::{
 };
 
 use dtensor::{DType, DeviceMesh, Placement::*, ReduceOp, World, zeros};
-use dtensor_checkpoint::{AsyncSaver, Error, Progress, SaveOptions, State, WhenBusy, async_save};
+use dtensor_checkpoint::{
+    AsyncSaver, Error, Progress, SaveOptions, State, WhenBusy, async_save, save,
+};
 use dtensor_testing::spmd;
 
 use crate::saved::{
@@ -144,6 +146,81 @@ fn a_second_save_is_refused_on_all_ranks_if_one_is_busy() {
     });
     assert_eq!(small_version(&path), Ok(3));
     assert_eq!(names_in(directory.path()), ["model"]);
+}
+
+#[test]
+fn a_save_to_a_place_where_another_one_is_under_way_is_refused_whoever_makes_it() {
+    let (directory, path, text) = place();
+    spmd(2, |world| {
+        let gate = Gate::default();
+        let closed = gate.0.lock().unwrap();
+        let saving = async_save(world, &small_state(world, 1)?, &text, &gate.options())?;
+        // The same place by another name.
+        let other_name = format!("{}/./model", directory.path().display());
+        for place in [&text, &other_name] {
+            let state = small_state(world, 2)?;
+            let options = SaveOptions::default();
+            let behind = async_save(world, &state, place, &options).unwrap_err();
+            let at_once = save(world, &state, place, &options).unwrap_err();
+            // Not told by rank 0, but known on all ranks.
+            for error in [behind, at_once] {
+                assert!(matches!(error, Error::Busy { .. }), "rank {}: {error}", world.rank());
+            }
+        }
+        // Beside it there is room.
+        save(world, &small_state(world, 4)?, &format!("{text}2"), &SaveOptions::default())?;
+        world.group().barrier()?;
+        drop(closed);
+        saving.wait()?;
+        world.group().barrier()?;
+        save(world, &small_state(world, 3)?, &text, &SaveOptions::default())?;
+        Ok(())
+    });
+    assert_eq!(small_version(&path), Ok(3));
+    assert_eq!(names_in(directory.path()), ["model", "model2"]);
+}
+
+#[test]
+fn a_save_to_a_place_where_another_process_saves_is_refused() {
+    let (directory, path, text) = place();
+    let theirs = directory.path().join(".model.partial-0123456789abcdef");
+    fs::create_dir(&theirs).unwrap();
+    // As another process would have it: locks are of what was opened.
+    let lock = fs::File::open(&theirs).unwrap();
+    lock.try_lock().unwrap();
+    let errors = spmd(2, |world| {
+        Ok(save(world, &small_state(world, 1)?, &text, &SaveOptions::default()).unwrap_err())
+    });
+    assert!(errors.iter().all(|error| matches!(error, Error::Busy { .. })), "{errors:?}");
+    assert!(theirs.exists());
+    drop(lock);
+    spmd(2, |world| Ok(save(world, &small_state(world, 2)?, &text, &SaveOptions::default())?));
+    assert_eq!(small_version(&path), Ok(2));
+    assert_eq!(names_in(directory.path()), ["model"]);
+}
+
+#[test]
+fn where_a_busy_saver_writes_to_is_told_alike_on_all_ranks() {
+    let (_directory, _path, text) = place();
+    let errors = spmd(2, |world| {
+        let gate = Gate::default();
+        let closed = gate.0.lock().unwrap();
+        let mut saver = AsyncSaver::new().when_busy(WhenBusy::Refuse);
+        let saving = saver.save(world, &small_state(world, 1)?, &text, &gate.options())?;
+        let elsewhere = format!("{text}-2");
+        let state = small_state(world, 2)?;
+        // One rank has a saver that is not busy.
+        let error = match world.rank() {
+            0 => AsyncSaver::new().save(world, &state, &elsewhere, &SaveOptions::default()),
+            _ => saver.save(world, &state, &elsewhere, &SaveOptions::default()),
+        };
+        let error = error.unwrap_err();
+        world.group().barrier()?;
+        drop(closed);
+        saving.wait()?;
+        Ok(error)
+    });
+    assert_eq!(errors, vec![Error::Busy { path: text }; 2]);
 }
 
 #[test]

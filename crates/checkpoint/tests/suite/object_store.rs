@@ -1,8 +1,11 @@
 //! Checkpoints in object stores: the one in memory.
 
+use std::sync::{Arc, Mutex};
+
 use dtensor::{DTensor, DType, DeviceMesh, Placement::*, World, zeros};
 use dtensor_checkpoint::{
-    AsyncSaver, Error, MANIFEST_FILE, Manifest, SaveOptions, Series, State, Storage, save,
+    AsyncSaver, Error, MANIFEST_FILE, Manifest, NewCheckpoint, SaveOptions, Series, State, Storage,
+    async_save, save,
     storage::{self, ObjectFiles},
 };
 use dtensor_testing::{Failure, spmd};
@@ -80,6 +83,72 @@ fn a_new_manifest_replaces_the_old_checkpoint_and_its_files_go() {
         assert_eq!(manifest.values["version"], version.into());
         ids.push(manifest.id);
     }
+}
+
+/// The id of a save of another process.
+const THEIRS: &str = "0123456789abcdef";
+
+/// What another process writes that saves to this place: it has not begun in this one.
+fn theirs(url: &str) -> Box<dyn NewCheckpoint> {
+    let theirs = storage::destination(url).unwrap().new_checkpoint(THEIRS, true);
+    let mut file = theirs.create("shard", 3).unwrap();
+    file.write_at(0, b"abc").unwrap();
+    file.finish().unwrap();
+    theirs
+}
+
+#[test]
+fn a_save_in_a_store_leaves_what_another_process_is_writing() {
+    let url = "memory://leaves/model";
+    let theirs = theirs(url);
+    spmd(2, |world| Ok(save(world, &small_state(world, 1)?, url, &SaveOptions::default())?));
+    let kept = ObjectFiles::open(&format!("{url}/{THEIRS}")).unwrap();
+    assert_eq!(kept.list().unwrap().len(), 1);
+    // It has not seen what is there now.
+    let error = theirs.commit(b"{}").unwrap_err();
+    assert_eq!(error, Error::Overtaken { path: url.into() });
+    assert_eq!(manifest(url).values["version"], 1.into());
+}
+
+#[test]
+fn a_save_in_a_store_that_was_overtaken_is_given_up_on_all_ranks() {
+    let url = "memory://overtaken/model";
+    let other = "memory://overtaken/other";
+    spmd(1, |world| Ok(save(world, &small_state(world, 7)?, other, &SaveOptions::default())?));
+    let text = content(&*storage::open(other).unwrap(), MANIFEST_FILE);
+    let errors = spmd(2, |world| {
+        let (theirs, text) = (theirs(url), text.clone());
+        // While this one writes.
+        let commit = move |_| theirs.commit(&text).unwrap();
+        let options = match world.rank() {
+            0 => SaveOptions::default().progress(commit),
+            _ => SaveOptions::default(),
+        };
+        Ok(save(world, &small_state(world, 2)?, url, &options).unwrap_err())
+    });
+    assert_eq!(errors, vec![Error::Overtaken { path: url.into() }; 2]);
+    assert_eq!(manifest(url).values["version"], 7.into());
+}
+
+#[test]
+fn a_second_save_to_a_store_is_refused_while_one_is_under_way() {
+    let url = "memory://busy/model";
+    spmd(2, |world| {
+        let gate = Arc::new(Mutex::new(()));
+        let closed = gate.lock().unwrap();
+        let held = Arc::clone(&gate);
+        let options = SaveOptions::default().progress(move |_| drop(held.lock()));
+        let saving = async_save(world, &small_state(world, 1)?, url, &options)?;
+        let state = small_state(world, 2)?;
+        let error = save(world, &state, url, &SaveOptions::default()).unwrap_err();
+        assert_eq!(error, Error::Busy { path: url.into() });
+        world.group().barrier()?;
+        drop(closed);
+        saving.wait()?;
+        world.group().barrier()?;
+        Ok(save(world, &state, url, &SaveOptions::default())?)
+    });
+    assert_eq!(manifest(url).values["version"], 2.into());
 }
 
 #[test]

@@ -2,7 +2,11 @@
 //!
 //! An object appears whole, when its upload is complete, and cannot be renamed. So the files of a checkpoint lie under the id of
 //! their save, `prefix/ID/shard-...`, and what makes them the checkpoint is one object: the manifest, which lists them.
-//! Putting a new manifest is the commit. Then the files of the old one are deleted.
+//! Putting a new manifest is the commit. Then the files of the old one are deleted. So PyTorch, which knows no manifest, is given
+//! `prefix/ID`, where the safetensors files are; this crate is given `prefix`.
+//!
+//! Stores have no locks. Of two processes that save to one prefix at a time, the one that commits last gets
+//! [`Error::Overtaken`] wherever the store can put an object on a condition, and nothing of the other is touched.
 
 mod place;
 mod read;
@@ -10,7 +14,7 @@ mod run;
 mod upload;
 mod write;
 
-use object_store::{ListResult, ObjectStoreExt as _, path::Path};
+use object_store::{ListResult, ObjectStoreExt as _, PutMode, UpdateVersion, path::Path};
 
 use crate::{Error, Result};
 use place::Stores;
@@ -52,11 +56,42 @@ impl ObjectFiles {
 
     /// The content of a small object, if it is there.
     fn get(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        Ok(self.get_version(name)?.map(|(bytes, _)| bytes))
+    }
+
+    /// The same, and what the store knows just this content by.
+    fn get_version(&self, name: &str) -> Result<Option<(Vec<u8>, UpdateVersion)>> {
         let (objects, path) = (self.stores.objects.clone(), self.path(name));
-        match run(async move { objects.get(&path).await?.bytes().await }) {
-            Ok(bytes) => Ok(Some(bytes.to_vec())),
+        let get = async move {
+            let found = objects.get(&path).await?;
+            let (e_tag, version) = (found.meta.e_tag.clone(), found.meta.version.clone());
+            Ok((found.bytes().await?.to_vec(), UpdateVersion { e_tag, version }))
+        };
+        match run(get) {
+            Ok(found) => Ok(Some(found)),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(failed("read", self.place_of(name))(error)),
+        }
+    }
+
+    /// Writes a small object in the place of the one that is known by `old`, or where there is none. False if another one is there
+    /// by now. A store that cannot look writes it anyway.
+    fn put_instead(&self, name: &str, content: &[u8], old: Option<UpdateVersion>) -> Result<bool> {
+        use object_store::Error::{AlreadyExists, NotImplemented, NotSupported, Precondition};
+        let (objects, path) = (self.stores.objects.clone(), self.path(name));
+        let bytes = content.to_vec();
+        let mode = match old {
+            None => PutMode::Create,
+            Some(UpdateVersion { e_tag: None, version: None }) => PutMode::Overwrite,
+            Some(old) => PutMode::Update(old),
+        };
+        match run(async move { objects.put_opts(&path, bytes.into(), mode.into()).await }) {
+            Ok(_) => Ok(true),
+            Err(AlreadyExists { .. } | Precondition { .. }) => Ok(false),
+            Err(NotImplemented { .. } | NotSupported { .. }) => {
+                self.put(name, content).map(|()| true)
+            }
+            Err(error) => Err(failed("write", self.place_of(name))(error)),
         }
     }
 

@@ -1,11 +1,16 @@
 //! Checkpoints in object stores.
 
-use std::time::Duration;
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use object_store::UpdateVersion;
 
 use super::{ObjectFiles, names, upload::Upload};
 use crate::{
     Destination, Error, MANIFEST_FILE, Manifest, NewCheckpoint, NewFile, Result,
-    storage::leftovers::is_id,
+    storage::{claim::Claim, leftovers::is_id},
 };
 
 /// What the names of folders with notes begin with.
@@ -14,19 +19,32 @@ const NOTES: &str = "notes-";
 /// The note that says that there may be others.
 const OPEN: &str = "open";
 
+/// How long nothing was written by a save that counts as killed. Stores know no locks, so that there is no better way to tell it
+/// from one that is under way in another process.
+const ABANDONED: Duration = Duration::from_secs(24 * 3600);
+
 impl Destination for ObjectFiles {
     fn place(&self) -> String {
         self.place.clone()
     }
 
     fn new_checkpoint(&self, id: &str, _: bool) -> Box<dyn NewCheckpoint> {
-        Box::new(NewObjects { files: self.clone(), id: id.to_owned() })
+        Box::new(NewObjects { files: self.clone(), id: id.to_owned(), begun: Mutex::default() })
     }
 }
 
 struct NewObjects {
     files: ObjectFiles,
     id: String,
+    /// Of rank 0.
+    begun: Mutex<Option<Begun>>,
+}
+
+/// A save that has begun.
+struct Begun {
+    _claim: Claim,
+    /// The checkpoint that was there: its id, and what the store knows its manifest by.
+    replaces: Option<(String, UpdateVersion)>,
 }
 
 impl NewCheckpoint for NewObjects {
@@ -35,6 +53,7 @@ impl NewCheckpoint for NewObjects {
     }
 
     fn begin(&self) -> Result<()> {
+        let claim = Claim::new(self.place())?;
         let found = self.files.children("")?;
         let objects = names(found.objects.iter().map(|object| &object.location));
         let folders = names(found.common_prefixes.iter());
@@ -43,10 +62,16 @@ impl NewCheckpoint for NewObjects {
         if let Some(other) = other.or_else(|| folders.iter().find(|folder| !is_ours(folder))) {
             return Err(Error::Occupied { path: self.place(), found: format!("`{other}`") });
         }
-        // Whatever is not of the checkpoint that is there was left by saves that were killed.
-        let current = self.current()?;
-        let left = folders.iter().filter(|folder| Some(*folder) != current.as_ref());
-        left.map(String::as_str).try_for_each(|folder| self.files.delete_children(folder))
+        // Whatever is not of the checkpoint that is there was left by a save that was killed, or is being written by another process.
+        let replaces = self.current()?;
+        let current = replaces.as_ref().map(|(id, _)| id);
+        for folder in folders.iter().filter(|folder| Some(*folder) != current) {
+            if self.is_abandoned(folder)? {
+                self.files.delete_children(folder)?;
+            }
+        }
+        *self.begun() = Some(Begun { _claim: claim, replaces });
+        Ok(())
     }
 
     fn create(&self, name: &str, size: u64) -> Result<Box<dyn NewFile>> {
@@ -64,10 +89,19 @@ impl NewCheckpoint for NewObjects {
     }
 
     fn commit(&self, manifest: &[u8]) -> Result<()> {
-        let old = self.current()?;
-        self.files.put(MANIFEST_FILE, manifest)?;
+        let replaces = self.begun().as_mut().and_then(|begun| begun.replaces.take());
+        let (old, version) = replaces.unzip();
+        // If another process has put one meanwhile, this one may be older.
+        let put = self.files.put_instead(MANIFEST_FILE, manifest, version);
+        if !matches!(put, Ok(true)) {
+            // A request that was made again because its answer was lost finds what it has written itself.
+            let there = self.files.get(MANIFEST_FILE);
+            if !matches!(there, Ok(Some(there)) if there == manifest) {
+                return Err(put.err().unwrap_or(Error::Overtaken { path: self.place() }));
+            }
+        }
         if let Some(old) = old {
-            // If this fails the next save does it.
+            // If this fails a later save does it.
             let _ = self.files.delete_children(&old);
         }
         Ok(())
@@ -114,10 +148,22 @@ impl NewObjects {
         format!("{NOTES}{}/{note}", self.id)
     }
 
-    /// The id of the checkpoint that is there.
-    fn current(&self) -> Result<Option<String>> {
-        let manifest = self.files.get(MANIFEST_FILE)?;
-        let id = |bytes: Vec<u8>| Ok(Manifest::parse(MANIFEST_FILE, &bytes)?.id);
-        manifest.map(id).transpose()
+    fn begun(&self) -> MutexGuard<'_, Option<Begun>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The id of the checkpoint that is there, and what the store knows its manifest by.
+    fn current(&self) -> Result<Option<(String, UpdateVersion)>> {
+        let Some((bytes, version)) = self.files.get_version(MANIFEST_FILE)? else {
+            return Ok(None);
+        };
+        Ok(Some((Manifest::parse(MANIFEST_FILE, &bytes)?.id, version)))
+    }
+
+    /// Whether nothing was written to a folder for a long time.
+    fn is_abandoned(&self, folder: &str) -> Result<bool> {
+        let objects = self.files.children(folder)?.objects;
+        let newest = objects.iter().map(|object| SystemTime::from(object.last_modified)).max();
+        Ok(newest.is_some_and(|newest| newest.elapsed().is_ok_and(|age| age > ABANDONED)))
     }
 }
