@@ -57,6 +57,10 @@ impl Series {
     }
 
     /// Saves the checkpoint of a step. All ranks call it.
+    ///
+    /// When the checkpoint is in its place, `latest` is written and old steps are removed. If that cannot be done, all ranks get
+    /// [`Error::AfterCommit`]: the step is saved and whole, and [`steps`](Series::steps) has it; only `latest` may name an older
+    /// step, or there may be more steps than are to be kept. The next save of the series does both again.
     pub fn save(
         &self,
         world: &World,
@@ -67,7 +71,8 @@ impl Series {
         save::save_then(world, state, &self.path(step), options, &|| self.advance(step))
     }
 
-    /// Saves the checkpoint of a step in the background. All ranks call it.
+    /// Saves the checkpoint of a step in the background. All ranks call it. Errors after the commit are as those of
+    /// [`save`](Series::save).
     pub fn async_save(
         &self,
         saver: &mut AsyncSaver,

@@ -9,7 +9,7 @@ use super::{
     meeting::{Meeting, settle},
     plan::file_name,
 };
-use crate::{Entry, FileRecord, Manifest, NewCheckpoint, Result, State, Value};
+use crate::{Entry, Error, FileRecord, Manifest, NewCheckpoint, Result, State, Value};
 
 /// What is said about a save as a whole.
 pub(crate) struct Summary {
@@ -52,7 +52,8 @@ impl Summary {
 }
 
 /// The ranks meet, each with what it wrote. If all went well, rank 0 writes the manifest, commits, and calls `after`; else it removes
-/// what was written. The same error on all ranks, or none.
+/// what was written. The same error on all ranks, or none. If it is `after` that failed, that is [`Error::AfterCommit`]: the
+/// checkpoint is there.
 pub(crate) fn finish(
     meeting: &mut dyn Meeting,
     new: &dyn NewCheckpoint,
@@ -77,7 +78,10 @@ pub(crate) fn finish(
         }
         let manifest = Manifest::new(id.clone(), files, values, tensors, bytes);
         new.commit(&manifest.to_bytes()).inspect_err(|_| new.abandon())?;
-        after()
+        after().map_err(|error| {
+            let (path, message) = (place.clone(), error.to_string());
+            Error::AfterCommit { path, message }
+        })
     });
     if outcome.is_err() && meeting.rank() == 0 && !concluded {
         // The others cannot be reached any more.

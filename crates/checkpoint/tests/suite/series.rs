@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use dtensor_checkpoint::{AsyncSaver, SaveOptions, Series};
+use dtensor_checkpoint::{AsyncSaver, Error, SaveOptions, Series};
 use dtensor_testing::spmd;
 
 use crate::saved::{names_in, place, small_state, small_version};
@@ -72,4 +72,31 @@ fn a_series_is_saved_in_the_background_and_removes_what_was_left() {
     });
     assert_eq!(names_in(&path), ["latest", "step-00000004", "step-00000005"]);
     assert_eq!(series.latest().unwrap(), Some(5));
+}
+
+#[test]
+fn what_fails_after_the_commit_says_that_the_checkpoint_is_whole() {
+    let (_directory, path, text) = place();
+    let series = Series::new(text);
+    // Nothing can be put in the place of a directory.
+    fs::create_dir_all(path.join("latest")).unwrap();
+    for behind in [false, true] {
+        let step = u64::from(behind);
+        let errors = spmd(2, |world| {
+            let state = small_state(world, step as i64)?;
+            let options = SaveOptions::default();
+            let mut saver = AsyncSaver::new();
+            let outcome = match behind {
+                false => series.save(world, &state, step, &options),
+                true => series.async_save(&mut saver, world, &state, step, &options)?.wait(),
+            };
+            Ok(outcome.unwrap_err())
+        });
+        let Error::AfterCommit { path: saved, message } = &errors[0] else { panic!("{errors:?}") };
+        assert_eq!(errors[0], errors[1]);
+        assert!(saved.ends_with(&format!("step-{step:08}")), "{saved}");
+        assert!(message.contains("latest"), "{message}");
+        assert_eq!(small_version(&path.join(format!("step-{step:08}"))), Ok(step as i64));
+    }
+    assert_eq!(series.steps().unwrap(), [0, 1]);
 }
