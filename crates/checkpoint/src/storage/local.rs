@@ -3,7 +3,7 @@
 use std::{
     fs,
     fs::File,
-    io::IoSliceMut,
+    io::{ErrorKind, IoSliceMut},
     num::NonZeroU64,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
@@ -45,7 +45,11 @@ impl Storage for LocalFiles {
         for entry in fs::read_dir(&self.root).map_err(failed())? {
             let entry = entry.map_err(failed())?;
             // What a symbolic link points to counts: model hubs keep their files behind such links.
-            let about = fs::metadata(entry.path()).map_err(failed())?;
+            let about = match fs::metadata(entry.path()) {
+                // A link that leads nowhere, or what somebody has removed since: not what is being looked for.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                about => about.map_err(failed())?,
+            };
             if let (true, Ok(name)) = (about.is_file(), entry.file_name().into_string()) {
                 files.push(SourceFile { name, size: about.len() });
             }
@@ -96,13 +100,29 @@ impl ReadAt for LocalFile {
         let _ = fadvise(&self.file, offset, length, Advice::WillNeed);
     }
 
-    fn read_pieces_at(&self, mut offset: u64, pieces: &mut [&mut [u8]]) -> Result<()> {
+    fn read_pieces_at(&self, offset: u64, pieces: &mut [&mut [u8]]) -> Result<()> {
+        let scatter = |slices: &mut [IoSliceMut<'_>], offset: u64| {
+            rustix::io::preadv(&self.file, slices, offset)
+        };
+        self.scatter(offset, pieces, scatter)
+    }
+}
+
+impl LocalFile {
+    /// Fills pieces of memory by a call that fills several, as far as that goes.
+    fn scatter(
+        &self,
+        mut offset: u64,
+        pieces: &mut [&mut [u8]],
+        mut call: impl FnMut(&mut [IoSliceMut<'_>], u64) -> rustix::io::Result<usize>,
+    ) -> Result<()> {
         // As many as systems take in one call.
         for pieces in pieces.chunks_mut(1024) {
             let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
             let mut slices: Vec<IoSliceMut<'_>> =
                 pieces.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
-            let read = rustix::io::preadv(&self.file, &mut slices, offset)
+            // A signal that somebody handles, as profilers and debuggers do, is no failure.
+            let read = rustix::io::retry_on_intr(|| call(&mut slices, offset))
                 .map_err(|error| Error::io("read", self.name.as_str())(error.into()))?;
             // A call may end early. What is left is read piece by piece.
             let mut before = 0;
@@ -114,5 +134,48 @@ impl ReadAt for LocalFile {
             offset += bytes as u64;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn links_that_lead_nowhere_are_not_listed_and_those_that_lead_to_files_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::write(path("a"), "abc").unwrap();
+        symlink(path("a"), path("b")).unwrap();
+        symlink(path("gone"), path("c")).unwrap();
+        let listed = LocalFiles::new(directory.path()).list().unwrap();
+        let file = |name: &str| SourceFile { name: name.into(), size: 3 };
+        assert_eq!(listed, [file("a"), file("b")]);
+    }
+
+    #[test]
+    fn a_read_that_a_signal_interrupts_is_made_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
+        fs::write(&path, "0123456789").unwrap();
+        let file = LocalFile { name: "a".into(), file: File::open(&path).unwrap(), size: 10 };
+        let (mut one, mut other, mut calls) = ([0; 3], [0; 4], 0);
+        let interrupted = |slices: &mut [IoSliceMut<'_>], offset: u64| {
+            calls += 1;
+            match calls {
+                1 => Err(Errno::INTR),
+                // And then it ends early.
+                _ => rustix::io::preadv(&file.file, &mut slices[..1], offset),
+            }
+        };
+        file.scatter(2, &mut [&mut one, &mut other], interrupted).unwrap();
+        assert_eq!((&one, &other, calls), (b"234", b"5678", 2));
+        let broken = |_: &mut [IoSliceMut<'_>], _| Err(Errno::IO);
+        let error = file.scatter(2, &mut [&mut one], broken).unwrap_err();
+        assert!(matches!(error, Error::Io { doing: "read", .. }), "{error}");
     }
 }
