@@ -20,7 +20,7 @@ use crate::{
 };
 
 use super::{
-    ReadArgs,
+    ReadArgs, agree,
     names::{NamesArgs, RenameArgs},
     progress::Bar,
 };
@@ -148,15 +148,15 @@ pub fn consolidate(args: &ConsolidateArgs, group: Option<Group>) -> Result<()> {
 
 pub fn reshard(args: &ReshardArgs, group: Option<Group>) -> Result<()> {
     let mesh = mesh_arg("--mesh", &args.mesh)?;
-    let plan = match &args.plan {
-        None => PlacementPlan::new(),
-        Some(file) => {
-            let text = fs::read_to_string(file)
-                .map_err(|error| Error::failure(format!("--plan {file}: {error}")))?;
-            text.parse().map_err(|error| Error::from(error).within(&format!("--plan {file}")))?
-        }
-    };
+    let plan = agree(group.as_ref(), args.plan.as_deref().map_or(Ok(PlacementPlan::new()), plan))?;
     args.job.run(group, |source, target, options| to_native(source, target, &mesh, &plan, &options))
+}
+
+/// What a file says about placements.
+fn plan(file: &str) -> Result<PlacementPlan> {
+    let text = fs::read_to_string(file)
+        .map_err(|error| Error::failure(format!("--plan {file}: {error}")))?;
+    text.parse().map_err(|error| Error::from(error).within(&format!("--plan {file}")))
 }
 
 impl JobArgs {
@@ -169,7 +169,7 @@ impl JobArgs {
             ConvertOptions<'_>,
         ) -> CheckpointResult<Converted>,
     ) -> Result<()> {
-        let source = self.read.open(&self.source)?;
+        let source = agree(group.as_ref(), self.read.open(&self.source))?;
         let is_first = group.as_ref().is_none_or(|group| group.rank() == 0);
         let bar = if is_first { Bar::new("converting") } else { Bar::hidden() };
         let progress = |done, total| bar.at(done, total);

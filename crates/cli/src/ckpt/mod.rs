@@ -80,6 +80,41 @@ impl Task {
     }
 }
 
+/// What is an error for one process is the same error for all of them: that of the first which has one. Processes that prepare
+/// something alone agree here before they do anything together, or the others would wait for the one that has failed.
+fn agree<T>(group: Option<&Group>, outcome: Result<T>) -> Result<T> {
+    let Some(group) = group else { return outcome };
+    let own = outcome.as_ref().err().map_or_else(Vec::new, to_bytes);
+    let all = group.tag("ckpt").all_gather_lists(&own);
+    let all = all.map_err(|error| Error::failure(error.to_string()))?;
+    match all.iter().find(|error| !error.is_empty()) {
+        Some(error) => Err(from_bytes(error)),
+        None => outcome,
+    }
+}
+
+fn to_bytes(error: &Error) -> Vec<u8> {
+    let (is_usage, hint) = match error {
+        Error::Usage { hint, .. } => (true, hint.as_deref()),
+        Error::Failure { hint, .. } => (false, hint.as_deref()),
+        _ => (false, None),
+    };
+    serde_json::json!([is_usage, error.to_string(), hint]).to_string().into_bytes()
+}
+
+fn from_bytes(bytes: &[u8]) -> Error {
+    let json: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
+    let message = json[1].as_str().unwrap_or("another process has failed");
+    let error = match json[0].as_bool() {
+        Some(true) => Error::usage(message),
+        _ => Error::failure(message),
+    };
+    match json[2].as_str() {
+        Some(hint) => error.with_hint(hint),
+        None => error,
+    }
+}
+
 /// How checkpoints are read.
 #[derive(Args)]
 struct ReadArgs {
@@ -117,5 +152,37 @@ impl From<CheckpointError> for Error {
             | CheckpointError::SamePlace { .. } => Error::usage(message),
             _ => Error::failure(message),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_process_cannot_read_is_the_same_error_for_all() {
+        let errors = Runner::threads(3).run(|world| {
+            let own = match world.rank() {
+                0 => Ok(()),
+                rank => Err(Error::usage(format!("no plan on {rank}")).with_hint("write one")),
+            };
+            let agreed = agree(Some(&world.group()), own);
+            // The world can still be used: nobody was left behind.
+            world.group().barrier()?;
+            Ok::<_, CommError>(agreed.unwrap_err())
+        });
+        for error in errors.unwrap() {
+            let Error::Usage { message, hint } = error else { panic!("{error:?}") };
+            assert_eq!((message.as_str(), hint.as_deref()), ("no plan on 1", Some("write one")));
+        }
+    }
+
+    #[test]
+    fn where_nobody_fails_each_has_its_own() {
+        let ranks = Runner::threads(2).run(|world| {
+            let own = agree(Some(&world.group()), Ok(world.rank()));
+            Ok::<_, CommError>(own.unwrap())
+        });
+        assert_eq!(ranks.unwrap(), [0, 1]);
     }
 }
