@@ -171,6 +171,66 @@ fn sharded_has_a_line_for_every_case() {
 }
 
 #[test]
+fn checkpoint_has_a_line_for_every_case_and_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_str().unwrap();
+    // 33 rows on 3 ranks divide, and 34 do not.
+    let args =
+        format!("bench checkpoint --size 34 --small 20 --ranks 3 --rounds 1 --json --dir {place}");
+    let lines = json_lines(&dtensor(&args.split(' ').collect::<Vec<_>>()).ok());
+    assert_eq!(std::fs::read_dir(place).unwrap().count(), 0);
+    let target = lines[0]["target"].as_str().unwrap();
+    let caches: &[&str] = match target {
+        "shm" => &["warm"],
+        _ => &["cold", "warm"],
+    };
+    let kinds = ["raw", "hf_sharded"];
+    let mut cases: Vec<(u64, String)> = Vec::new();
+    for kind in kinds {
+        for suffix in ["", "_nosync", " small_20", "_nosync small_20"] {
+            cases.push((3, format!("save {kind}{suffix}")));
+        }
+        for cache in caches {
+            cases.push((3, format!("load {kind} S0 {cache}")));
+            cases.push((3, format!("load {kind} small_20 {cache}")));
+            cases.push((1, format!("load {kind} world1 {cache}")));
+        }
+    }
+    cases.extend(caches.iter().map(|cache| (3, format!("load hf_sharded S1 {cache}"))));
+    cases.extend(["save async_returns", "save async_written"].map(|case| (3, case.to_owned())));
+    for (world, case) in &cases {
+        let found = lines.iter().find(|line| line["case"] == **case);
+        let line = found.unwrap_or_else(|| panic!("no {case}"));
+        assert_eq!((&line["bench"], &line["world"]), (&"checkpoint".into(), &(*world).into()));
+        assert_eq!((&line["target"], &line["n"]), (&target.into(), &1.into()), "{line}");
+        assert!(line["min_s"].is_number() && line["median_s"].is_number(), "{line}");
+        assert!(line["GBps"].is_number() && line["GBps_median"].is_number(), "{line}");
+        for key in ["rss_before_mib", "peak_rss_mib", "extra_mib"] {
+            // Ranks that are threads share a process.
+            assert_eq!(line[key].as_array().unwrap().len(), 1, "{line}");
+        }
+        let bytes = if case.contains("small") { 20 * 16_384 * 4 } else { 16 * 34 * 34 * 4 };
+        let written = case.starts_with("save") && case != "save async_returns";
+        assert_eq!(line["file_bytes"].as_u64().is_some_and(|n| n >= bytes), written, "{line}");
+    }
+    assert_eq!(lines.len(), cases.len());
+}
+
+#[test]
+fn checkpoint_loads_and_converts_what_pytorch_has_saved() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_str().unwrap();
+    // It has other tensors than those that are measured, and that is said.
+    let classic = concat!(env!("CARGO_MANIFEST_DIR"), "/../checkpoint/tests/golden/four_ranks/dcp");
+    let args = format!(
+        "bench checkpoint --size 8 --small 1 --ranks 1 --rounds 1 --dir {place} --classic {classic}"
+    );
+    let message = dtensor(&args.split(' ').collect::<Vec<_>>()).error(1);
+    assert!(message.contains("`t0` is not in the checkpoint"), "{message}");
+    assert_eq!(std::fs::read_dir(place).unwrap().count(), 0);
+}
+
+#[test]
 fn mistakes_are_refused() {
     let refused = |args: &str| dtensor(&args.split(' ').collect::<Vec<_>>()).error(2);
     refused("bench comm --ranks 0");
@@ -181,5 +241,6 @@ fn mistakes_are_refused() {
     refused("bench redistribute --ranks 0");
     refused("bench scale --mesh 2,2");
     refused("bench sharded --rounds 0");
+    refused("bench checkpoint --small 0");
     refused("bench nonsense");
 }
