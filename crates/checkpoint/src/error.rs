@@ -176,6 +176,12 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// An object gives no state, or does not go on from one.
+    #[error("an object refuses: {message}")]
+    Refused {
+        /// What it says.
+        message: String,
+    },
     /// Two names that a change of names makes one.
     #[error("`{one}` and `{other}` would both be called `{name}`")]
     RenamedAlike {

@@ -32,7 +32,9 @@
 //!
 //! - [`async_save`] and [`AsyncSaver`] take a copy and write it while the program goes on.
 //! - [`Series`] keeps the last checkpoints of a run, by step.
-//! - [`Stateful`] objects, such as models and optimizers, are saved together ([`save_objects`]); [`RandomNumbers`] is one.
+//! - [`Stateful`] objects, such as models and optimizers, are saved together ([`save_objects`]) and loaded together
+//!   ([`load_objects`]); [`RandomNumbers`] is one, and [`Adapter`] makes one of anything that lists its tensors.
+//! - [`Nested`] lists and dicts are flattened: their parts have dotted names.
 //! - Places are directories, and with the feature `object-store` also `s3://`, `gs://` and `az://` ([`storage`]).
 //!
 //! ## Old or new, never mixed
@@ -88,6 +90,7 @@ mod formats;
 pub mod hash;
 mod load;
 mod manifest;
+mod nested;
 mod read;
 mod save;
 mod select;
@@ -109,12 +112,15 @@ pub use crate::{
     error::{Error, Result},
     load::{LoadOptions, LoadReport, Misshapen, load, load_from},
     manifest::{FileRecord, MANIFEST_FILE, MANIFEST_VERSION, Manifest},
+    nested::Nested,
     read::Reader,
     save::{Progress, ProgressFn, SaveOptions, Saved, save, save_to},
     select::{Pattern, Rename, Selection},
     series::Series,
     state::{Entry, State},
-    stateful::{RandomNumbers, Stateful, gather_states, save_objects, scatter_states},
+    stateful::{
+        Adapter, RandomNumbers, Stateful, gather_states, load_objects, save_objects, scatter_states,
+    },
     storage::{Destination, LocalFiles, NewCheckpoint, NewFile, ReadAt, Storage, WriteAt},
     stored_type::StoredType,
     value::Value,

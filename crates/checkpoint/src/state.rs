@@ -43,6 +43,23 @@ impl State {
         }
     }
 
+    /// Tensors by name, such as a module lists them.
+    pub fn from_tensors<N: Into<String>>(
+        tensors: impl IntoIterator<Item = (N, DTensor)>,
+    ) -> Result<State> {
+        let mut state = State::new();
+        tensors.into_iter().try_for_each(|(name, tensor)| state.insert(name, tensor))?;
+        Ok(state)
+    }
+
+    /// Its tensors by name, in order; what is no tensor is left out.
+    pub fn tensors(&self) -> impl Iterator<Item = (String, DTensor)> + '_ {
+        self.iter().filter_map(|(name, entry)| match entry {
+            Entry::Tensor(tensor) => Some((name.to_owned(), tensor.clone())),
+            Entry::Value(_) => None,
+        })
+    }
+
     /// Adds all entries of another state, with `prefix` and a dot before their names.
     pub fn insert_all(&mut self, prefix: &str, other: State) -> Result<()> {
         for (name, entry) in other.entries {

@@ -31,6 +31,7 @@ mod load_support;
 mod load_written;
 #[cfg(feature = "object-store")]
 mod object_store;
+mod objects;
 mod roundtrip;
 mod save;
 mod save_property;
