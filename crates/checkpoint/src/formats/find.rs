@@ -100,26 +100,52 @@ pub(crate) fn open_file(storage: &dyn Storage, name: &str) -> Result<Catalog> {
     Err(Error::NoCheckpoint { path: storage.place(), found })
 }
 
+/// Where a checkpoint is: in a place, or in one file of it.
+pub(crate) struct Found {
+    pub storage: Arc<dyn Storage>,
+    file: Option<String>,
+}
+
+impl Found {
+    /// What it holds, as read from `storage`: its own place, or one that gives the same.
+    pub(crate) fn open_in(&self, storage: &dyn Storage) -> Result<Catalog> {
+        match &self.file {
+            Some(file) => open_file(storage, file),
+            None => open(storage),
+        }
+    }
+
+    fn open(self) -> Result<(Arc<dyn Storage>, Catalog)> {
+        let catalog = self.open_in(&*self.storage)?;
+        Ok((self.storage, catalog))
+    }
+}
+
 /// The checkpoint that a path or a URL names, a directory or a file, and the place that its files are in.
 pub(crate) fn open_place(place: &str) -> Result<(Arc<dyn Storage>, Catalog)> {
-    if let Some(path) = storage::local_path(place) {
-        return open_path(Path::new(path));
-    }
-    // What a store holds under a name is only known for files, so the name decides.
-    let is_file =
-        |name: &str| name.ends_with(SUFFIX) || TORCH_SUFFIXES.iter().any(|end| name.ends_with(end));
-    let file = place.rsplit_once('/').filter(|(_, name)| is_file(name));
-    let storage: Arc<dyn Storage> = storage::open(file.map_or(place, |(folder, _)| folder))?.into();
-    let catalog = match file {
-        Some((_, name)) => open_file(&*storage, name)?,
-        None => open(&*storage)?,
-    };
-    Ok((storage, catalog))
+    find(place)?.open()
 }
 
 /// The checkpoint at a path of this machine. If nothing is there because a machine stopped just while a checkpoint was
 /// replaced, it is the old one.
 pub(crate) fn open_path(path: &Path) -> Result<(Arc<dyn Storage>, Catalog)> {
+    find_path(path)?.open()
+}
+
+/// Where the checkpoint is that a path or a URL names.
+pub(crate) fn find(place: &str) -> Result<Found> {
+    if let Some(path) = storage::local_path(place) {
+        return find_path(Path::new(path));
+    }
+    // What a store holds under a name is only known for files, so the name decides.
+    let is_file =
+        |name: &str| name.ends_with(SUFFIX) || TORCH_SUFFIXES.iter().any(|end| name.ends_with(end));
+    let file = place.rsplit_once('/').filter(|(_, name)| is_file(name));
+    let storage = storage::open(file.map_or(place, |(folder, _)| folder))?.into();
+    Ok(Found { storage, file: file.map(|(_, name)| name.to_owned()) })
+}
+
+fn find_path(path: &Path) -> Result<Found> {
     let path = &*leftovers::old_if_missing(path);
     let shown = path.display().to_string();
     let about = fs::metadata(path).map_err(|error| match error.kind() {
@@ -129,9 +155,7 @@ pub(crate) fn open_path(path: &Path) -> Result<(Arc<dyn Storage>, Catalog)> {
         _ => Error::io("open", shown.as_str())(error),
     })?;
     if about.is_dir() {
-        let storage = LocalFiles::new(path);
-        let catalog = open(&storage)?;
-        return Ok((Arc::new(storage), catalog));
+        return Ok(Found { storage: Arc::new(LocalFiles::new(path)), file: None });
     }
     let (Some(parent), Some(name)) =
         (path.parent(), path.file_name().and_then(|name| name.to_str()))
@@ -143,11 +167,9 @@ pub(crate) fn open_path(path: &Path) -> Result<(Arc<dyn Storage>, Catalog)> {
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     // A part of a checkpoint is no checkpoint, though each of its files can be named in a hurry.
     if matches!(name, MANIFEST_FILE | METADATA) {
-        return open_path(parent);
+        return find_path(parent);
     }
-    let storage = LocalFiles::new(parent);
-    let catalog = open_file(&storage, name)?;
-    Ok((Arc::new(storage), catalog))
+    Ok(Found { storage: Arc::new(LocalFiles::new(parent)), file: Some(name.to_owned()) })
 }
 
 /// Until PyTorch 0.1.9, files were tar archives.

@@ -26,6 +26,7 @@ pub(crate) mod native;
 pub(crate) mod native_write;
 mod numpy;
 mod pickle;
+pub(crate) mod recorded;
 pub(crate) mod safetensors;
 pub(crate) mod safetensors_write;
 mod sharded;
@@ -34,7 +35,7 @@ mod torch_save;
 mod window;
 mod zip;
 
-pub(crate) use find::{open, open_file, open_path, open_place};
+pub(crate) use find::{find, open, open_file, open_path, open_place};
 
 #[cfg(doc)]
 use crate::Format;

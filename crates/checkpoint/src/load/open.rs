@@ -7,7 +7,10 @@ use dtensor_comm::Group;
 use crate::{
     Catalog, Error, MANIFEST_FILE, Manifest, Result, Storage,
     agree::agree,
-    formats::{self, native},
+    formats::{
+        self, native,
+        recorded::{Recording, Replay},
+    },
     storage,
 };
 
@@ -18,15 +21,35 @@ pub(super) fn open_path(group: &Group, path: &str) -> Result<(Arc<dyn Storage>, 
         return Ok((storage, catalog));
     }
     // Other formats have checkpoints that are a single file.
-    agree(group, formats::open_place(path))
+    let found = agree(group, formats::find(path))?;
+    let catalog = open_foreign(group, &*found.storage, |storage| found.open_in(storage))?;
+    Ok((found.storage, catalog))
 }
 
 /// What the checkpoint in a place holds, the same on every rank.
 pub(super) fn open(group: &Group, storage: &dyn Storage) -> Result<Catalog> {
     match open_native(group, storage)? {
         Some(catalog) => Ok(catalog),
-        None => agree(group, Catalog::open(storage)),
+        None => open_foreign(group, storage, |storage| Catalog::open(storage)),
     }
+}
+
+/// A checkpoint of somebody else. The first rank reads what tells what it holds; the others are told those bytes, and find the
+/// same in them.
+fn open_foreign(
+    group: &Group,
+    storage: &dyn Storage,
+    open: impl Fn(&dyn Storage) -> Result<Catalog>,
+) -> Result<Catalog> {
+    if group.size() == 1 {
+        return open(storage);
+    }
+    let recording = Recording::new(storage);
+    let first = (group.rank() == 0).then(|| open(&recording));
+    // Also if it has found something wrong: the others find that, too.
+    let bytes = group.broadcast_list(first.as_ref().map(|_| recording.to_bytes()), 0)?;
+    let told = || open(&Replay::from_bytes(&bytes)?);
+    agree(group, first.unwrap_or_else(told))
 }
 
 /// A checkpoint of ours, if there is one. The manifest is read by the first rank, and every header by one rank. They are passed

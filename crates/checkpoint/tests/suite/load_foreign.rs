@@ -1,16 +1,20 @@
 //! PyTorch's files, loaded on ranks.
 
-use std::{collections::BTreeMap, fs, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fs,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 
 use dtensor::{DType, Layout, Mesh};
-use dtensor_checkpoint::{Catalog, LoadOptions, Reader, StoredType, load};
+use dtensor_checkpoint::{Catalog, Error, LoadOptions, Reader, StoredType, load, load_from};
 use dtensor_layout::IndexBox;
 use dtensor_testing::spmd;
 use serde_json::Value as Json;
 
 use crate::formats_support::golden;
 use crate::{
-    load_support::{check, state_of},
+    load_support::{Files, check, state_of},
     load_written::Whole,
 };
 
@@ -64,6 +68,52 @@ fn golden_checkpoints_load_bit_for_bit_on_any_number_of_ranks() {
             });
         }
     }
+}
+
+#[test]
+fn every_byte_of_pytorchs_files_is_read_once_over_all_ranks() {
+    let tensors = truth();
+    for name in ["four_ranks/hf", "four_ranks/dcp"] {
+        let files = Files::of(&golden(name));
+        let read_on = |n_ranks: usize| {
+            let files = Files { counts: Arc::default(), ..files.clone() };
+            let mesh = Mesh::from_sizes(&[n_ranks]).unwrap();
+            let layout = |whole: &Whole| {
+                Layout::parse(&whole.shape, whole.stored.dtype().unwrap(), &mesh, "[R]").unwrap()
+            };
+            let layouts: Vec<Layout> = tensors.iter().map(layout).collect();
+            spmd(n_ranks, |world| {
+                let mut state = state_of(world, tensors.iter().zip(&layouts))?;
+                load_from(world, &mut state, Arc::new(files.clone()), &LoadOptions::default())?;
+                check(world, &state, tensors.iter().zip(&layouts));
+                Ok(())
+            });
+            files.counts.bytes.load(Relaxed)
+        };
+        let alone = read_on(1);
+        assert!(alone > 0);
+        for n_ranks in [2, 3, 4] {
+            assert_eq!(read_on(n_ranks), alone, "{name} on {n_ranks} ranks");
+        }
+    }
+}
+
+#[test]
+fn a_file_of_pytorchs_that_is_broken_is_the_same_error_on_all_ranks() {
+    let tensors = truth();
+    let files = Files::of(&golden("four_ranks/dcp"));
+    let mut metadata = files.files[".metadata"].to_vec();
+    metadata.truncate(100);
+    let broken = files.with(".metadata", metadata);
+    let errors = spmd(3, |world| {
+        let mesh = Mesh::from_sizes(&[3]).unwrap();
+        let layout = Layout::parse(&tensors[0].shape, DType::F32, &mesh, "[R]").unwrap();
+        let mut state = state_of(world, [(&tensors[0], &layout)])?;
+        Ok(load_from(world, &mut state, Arc::new(broken.clone()), &LoadOptions::default())
+            .unwrap_err())
+    });
+    assert!(matches!(errors[0], Error::Broken { .. }), "{}", errors[0]);
+    assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
 }
 
 /// All tensors of a file that tensors of ours can be, read whole, and compared with what the generator noted beside the file.
