@@ -11,6 +11,8 @@ pub(crate) mod pieces;
 mod placements;
 mod safetensors;
 mod source;
+#[cfg(feature = "object-store")]
+mod store_target;
 mod stream;
 mod target;
 mod team;

@@ -9,7 +9,7 @@ use super::{
     ConvertOptions, Converted, Source, Taken, TakenTensor,
     pieces::{Part, TargetFile},
     stream::{Target, write_all},
-    target::{Staging, resolved},
+    target::{Goal, Staging},
     team::Team,
 };
 use crate::{
@@ -31,7 +31,8 @@ const INDEX_FILE: &str = "model.safetensors.index.json";
 /// `model.safetensors.index.json`, as model hubs have them. Values that are no tensors are kept as JSON in the
 /// `__metadata__` of the (first) file, under `dtensor.values`: other readers pass over them, and this crate finds them again.
 ///
-/// Everything is written beside the target, brought to disk, and renamed: there is never half a file at the target.
+/// Everything is written beside the target, brought to disk, and renamed: there is never half a file at the target. With a URL of
+/// an object store, each file appears when it is complete, and the index last: nothing can be renamed there.
 pub fn to_safetensors(
     source: &Source,
     target: &str,
@@ -48,10 +49,10 @@ pub fn to_safetensors(
             why: "give a directory, or no largest size of a file".into(),
         });
     }
-    let target = team.agree(resolved(source, target))?;
-    let own_name = target.file_name().filter(|_| is_file).map(|name| name.to_string_lossy());
+    let goal = team.agree(Goal::new(source, target))?;
+    let own_name = goal.file_name();
     let name = |number: usize| match (&own_name, packs.len()) {
-        (Some(name), _) => name.to_string(),
+        (Some(name), _) => name.clone(),
         (None, 1) => "model.safetensors".to_owned(),
         (None, of) => format!("model-{:05}-of-{of:05}.safetensors", number + 1),
     };
@@ -61,19 +62,23 @@ pub fn to_safetensors(
     });
     let (files, headers): (Vec<TargetFile>, Vec<Vec<u8>>) = planned.collect::<Result<_>>()?;
     let id = team.told(new_id())?;
-    let staging = team.once(|| Staging::new(&target, is_file, options.overwrite, &id))?;
-    let staging = staging.unwrap_or_else(|| Staging::of(&target, is_file, &id));
+    let begun = team.once(|| goal.begin(options.overwrite, &id))?;
+    let staging = team.agree(begun.map_or_else(|| goal.join(&id), Ok))?;
     let whole = WholeTensors { staging: &staging, headers: &headers };
     let own = team.own_files(&files);
     team.agree(write_all(source, &files, &own, &whole, options.threads, options.progress))?;
     team.once(|| {
+        let mut names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
         if files.len() > 1 {
-            let mut index_file = staging.create(INDEX_FILE)?;
-            index_file.write_at(0, index(&files, &packs, taken.bytes()).as_bytes())?;
+            let index = index(&files, &packs, taken.bytes());
+            let mut index_file = staging.create(INDEX_FILE, index.len() as u64)?;
+            index_file.write_at(0, index.as_bytes())?;
             index_file.finish()?;
+            names.push(INDEX_FILE);
         }
-        staging.commit(files.first().map_or("", |file| &file.name))
+        staging.commit(&names)
     })?;
+    staging.keep();
     Ok(Converted {
         tensors: taken.tensors.len(),
         values: taken.values.len(),
@@ -93,7 +98,7 @@ struct WholeTensors<'a> {
 
 impl Target for WholeTensors<'_> {
     fn create(&self, file: &TargetFile) -> Result<Box<dyn NewFile>> {
-        self.staging.create(&file.name)
+        self.staging.create(&file.name, file.size)
     }
 
     fn header(&self, file: usize, _: &[Vec<u128>]) -> Vec<u8> {

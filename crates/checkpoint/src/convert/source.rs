@@ -16,6 +16,8 @@ pub struct Source {
     storage: Arc<dyn Storage>,
     reader: Reader,
     path: Option<PathBuf>,
+    /// Where it is in an object store, if it is.
+    url: Option<String>,
 }
 
 impl Source {
@@ -23,13 +25,14 @@ impl Source {
     pub fn open(place: &str) -> Result<Source> {
         let (storage, catalog) = formats::open_place(place)?;
         let path = storage::local_path(place).map(PathBuf::from);
-        Ok(Source { path, ..Source::new(storage, catalog) })
+        let url = path.is_none().then(|| place.trim_end_matches('/').to_owned());
+        Ok(Source { path, url, ..Source::new(storage, catalog) })
     }
 
     /// The checkpoint whose catalog was read from this place.
     pub fn new(storage: Arc<dyn Storage>, catalog: Catalog) -> Source {
         let reader = Reader::new(Arc::clone(&storage), Arc::new(catalog));
-        Source { storage, reader, path: None }
+        Source { storage, reader, path: None, url: None }
     }
 
     /// The same checkpoint, of which no checksums are compared if `verify` is false.
@@ -51,6 +54,12 @@ impl Source {
     /// Where it is on this machine, if it is.
     pub(super) fn path(&self) -> Option<&Path> {
         self.path.as_deref()
+    }
+
+    /// Where it is in an object store, if it is.
+    #[cfg(feature = "object-store")]
+    pub(super) fn url(&self) -> Option<&str> {
+        self.url.as_deref()
     }
 
     /// The names of its tensors and of its values.

@@ -1,6 +1,6 @@
 //! Where files lie: to be read from ([`Storage`]), and to be written to ([`Destination`]).
 
-mod claim;
+pub(crate) mod claim;
 mod destination;
 pub(crate) mod leftovers;
 mod local;

@@ -4,8 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use dtensor::{DTensor, DType, DeviceMesh, Placement::*, World, zeros};
 use dtensor_checkpoint::{
-    AsyncSaver, Error, MANIFEST_FILE, Manifest, NewCheckpoint, SaveOptions, Series, State, Storage,
-    async_save, save,
+    AsyncSaver, Entry, Error, LoadOptions, MANIFEST_FILE, Manifest, NewCheckpoint, SaveOptions,
+    Series, Source, State, Storage, async_save,
+    convert::{ConvertOptions, to_safetensors},
+    load, save,
     storage::{self, ObjectFiles},
 };
 use dtensor_testing::{Failure, spmd};
@@ -187,4 +189,93 @@ fn an_unknown_scheme_is_an_error_on_every_rank() {
         Ok(save(world, &small_state(world, 1)?, "ftp://x/y", &SaveOptions::default()).unwrap_err())
     });
     assert!(matches!(errors[0], Error::NoCheckpoint { .. }), "{}", errors[0]);
+}
+
+/// A state of zeros, to be loaded into.
+fn blank(world: &World, placement: dtensor::Placement) -> Result<State, Failure> {
+    let mesh = DeviceMesh::of_world(world, "x")?;
+    let mut state = State::new();
+    for (name, shape) in
+        [("model.rows", &[5, 3][..]), ("model.copied", &[4]), ("model.columns", &[2, 7])]
+    {
+        let placement = if shape.len() == 1 { Replicate } else { placement };
+        state.insert(name, zeros(shape, DType::I64, &mesh, &[placement])?)?;
+    }
+    state.insert("version", 0)?;
+    Ok(state)
+}
+
+/// Loads what `small_state` was saved to a URL, on so many ranks.
+#[track_caller]
+fn check_loads(url: &str, ranks: usize, version: i64) {
+    spmd(ranks, |world| {
+        for placement in [Shard(0), Shard(1), Replicate] {
+            let mut state = blank(world, placement)?;
+            load(world, &mut state, url, &LoadOptions::default())?;
+            assert_eq!(state.value("version"), Some(&version.into()));
+            for (name, entry) in state.iter() {
+                let Entry::Tensor(tensor) = entry else { continue };
+                let whole = tensor.full_tensor()?;
+                let want = crate::saved::as_bytes(&elements(whole.numel(), version));
+                assert_eq!(whole.as_bytes()?, want, "{name}");
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_checkpoint_in_a_store_is_loaded_on_other_ranks_in_other_layouts() {
+    let url = "memory://load/model";
+    spmd(2, |world| Ok(save(world, &small_state(world, 4)?, url, &SaveOptions::default())?));
+    for ranks in [1, 2, 3] {
+        check_loads(url, ranks, 4);
+    }
+}
+
+#[test]
+fn files_of_whole_tensors_are_written_to_a_store_and_loaded_from_it() {
+    let url = "memory://whole/saved";
+    spmd(2, |world| Ok(save(world, &small_state(world, 5)?, url, &SaveOptions::default())?));
+    let source = Source::open(url).unwrap();
+    for (target, most, n_files) in [
+        ("memory://whole/model.safetensors", None, 1),
+        ("memory://whole/one", None, 1),
+        ("memory://whole/many", Some(50), 4),
+    ] {
+        let options = ConvertOptions { max_file_bytes: most, ..ConvertOptions::default() };
+        to_safetensors(&source, target, &options).unwrap();
+        check_loads(target, 2, 5);
+        if most.is_some() || !target.ends_with(".safetensors") {
+            assert_eq!(storage::open(target).unwrap().list().unwrap().len(), n_files, "{target}");
+        }
+        let again = to_safetensors(&source, target, &options).unwrap_err();
+        assert_eq!(again, Error::Exists { path: target.into() });
+    }
+    // Fewer files take the place of many.
+    let options = ConvertOptions { overwrite: true, ..ConvertOptions::default() };
+    to_safetensors(&source, "memory://whole/many", &options).unwrap();
+    let left = storage::open("memory://whole/many").unwrap().list().unwrap();
+    let names: Vec<&str> = left.iter().map(|file| file.name.as_str()).collect();
+    assert_eq!(names, ["model.safetensors"]);
+    check_loads("memory://whole/many", 2, 5);
+    // The source is not what is replaced, nor what holds it.
+    for target in [url, "memory://whole", "memory://whole/saved/inside"] {
+        let error = to_safetensors(&source, target, &options).unwrap_err();
+        assert!(matches!(error, Error::SamePlace { .. }), "{target}: {error}");
+    }
+}
+
+#[test]
+fn a_conversion_to_a_store_that_fails_leaves_nothing() {
+    let url = "memory://fails/saved";
+    spmd(1, |world| Ok(save(world, &small_state(world, 5)?, url, &SaveOptions::default())?));
+    let source = Source::open(url).unwrap();
+    let file = manifest(url).files[0].name.clone();
+    // Its tensors are gone, after its headers were read.
+    let (id, name) = file.split_once('/').unwrap();
+    storage::destination(url).unwrap().new_checkpoint(id, true).discard(name);
+    let options = ConvertOptions { max_file_bytes: Some(50), ..ConvertOptions::default() };
+    to_safetensors(&source, "memory://fails/whole", &options).unwrap_err();
+    assert!(storage::open("memory://fails/whole").unwrap().list().unwrap().is_empty());
 }

@@ -16,9 +16,10 @@ mod write;
 
 use object_store::{ListResult, ObjectStoreExt as _, PutMode, UpdateVersion, path::Path};
 
-use crate::{Error, Result};
+use crate::{Error, NewFile, Result};
 use place::Stores;
 use run::{failed, run};
+use upload::Upload;
 
 /// A prefix of an object store. Reads are ranged, uploads go in parts, several at a time.
 #[derive(Clone)]
@@ -35,6 +36,23 @@ impl ObjectFiles {
     pub fn open(url: &str) -> Result<ObjectFiles> {
         let (stores, prefix) = place::find(url)?;
         Ok(ObjectFiles { stores, prefix, place: url.trim_end_matches('/').to_owned() })
+    }
+
+    /// A new object, which appears when all of it is there.
+    pub(crate) fn upload(&self, name: &str, size: u64) -> Box<dyn NewFile> {
+        Box::new(Upload::new(&self.stores, self.path(name), self.place_of(name), size))
+    }
+
+    /// The names of the objects and folders directly in it.
+    pub(crate) fn content(&self) -> Result<(Vec<String>, Vec<String>)> {
+        let found = self.children("")?;
+        let objects = names(found.objects.iter().map(|object| &object.location));
+        Ok((objects, names(found.common_prefixes.iter())))
+    }
+
+    /// Deletes an object, if it is there.
+    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+        self.delete(name)
     }
 
     /// The object of this name, which may have several parts.

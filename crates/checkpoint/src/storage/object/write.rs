@@ -7,7 +7,7 @@ use std::{
 
 use object_store::UpdateVersion;
 
-use super::{ObjectFiles, names, upload::Upload};
+use super::{ObjectFiles, names};
 use crate::{
     Destination, Error, MANIFEST_FILE, Manifest, NewCheckpoint, NewFile, Result,
     storage::{claim::Claim, leftovers::is_id},
@@ -54,9 +54,7 @@ impl NewCheckpoint for NewObjects {
 
     fn begin(&self) -> Result<()> {
         let claim = Claim::new(self.place())?;
-        let found = self.files.children("")?;
-        let objects = names(found.objects.iter().map(|object| &object.location));
-        let folders = names(found.common_prefixes.iter());
+        let (objects, folders) = self.files.content()?;
         let is_ours = |folder: &String| is_id(folder.strip_prefix(NOTES).unwrap_or(folder));
         let other = objects.iter().find(|name| *name != MANIFEST_FILE);
         if let Some(other) = other.or_else(|| folders.iter().find(|folder| !is_ours(folder))) {
@@ -75,9 +73,7 @@ impl NewCheckpoint for NewObjects {
     }
 
     fn create(&self, name: &str, size: u64) -> Result<Box<dyn NewFile>> {
-        let name = self.final_name(name);
-        let (path, place) = (self.files.path(&name), self.files.place_of(&name));
-        Ok(Box::new(Upload::new(&self.files.stores, path, place, size)))
+        Ok(self.files.upload(&self.final_name(name), size))
     }
 
     fn discard(&self, name: &str) {
