@@ -48,17 +48,17 @@ fn open(memory: &Memory, what: impl Fn() -> String) -> bool {
 }
 
 /// Random numbers that are the same in every run.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, limit: usize) -> usize {
+    pub fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         ((self.0 >> 33) as usize) % limit
     }
 }
 
 /// Some bytes changed, doubled, removed, or overwritten by numbers that are often wrong.
-fn mutated(bytes: &[u8], random: &mut Random) -> Vec<u8> {
+pub fn mutated(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for _ in 0..=random.below(3) {
         if bytes.is_empty() {

@@ -1,4 +1,12 @@
-//! Pickles and zip archives made by hand, so that they can be wrong.
+//! Pickles, zip archives and checkpoints of ours made by hand, so that they can be wrong.
+
+use dtensor_checkpoint::{
+    Error, FileRecord, MANIFEST_FILE, MANIFEST_VERSION, Manifest, ReadAt, Result, SourceFile,
+    Storage, hash,
+};
+use serde_json::json;
+
+use crate::formats_support::Memory;
 
 /// A pickle of protocol 4.
 pub fn pickle(body: Vec<u8>) -> Vec<u8> {
@@ -156,4 +164,96 @@ pub fn saved(pickle: Vec<u8>, storages: &[(&str, Vec<u8>)]) -> Vec<u8> {
         |(key, data): &(&str, Vec<u8>)| record(&format!("archive/data/{key}"), data.clone());
     records.extend(storages.iter().map(of_storage));
     zip(&records)
+}
+
+/// What a manifest begins with; then comes its checksum.
+const MANIFEST_BEGIN: &str = "{\n  \"checksum\": \"";
+
+/// Bytes as a manifest whose checksum is right, whatever else it says.
+pub fn sealed(manifest: &[u8]) -> Vec<u8> {
+    let digits = MANIFEST_BEGIN.len()..MANIFEST_BEGIN.len() + 32;
+    let mut bytes = manifest.to_vec();
+    if bytes.len() >= digits.end {
+        bytes[..digits.start].copy_from_slice(MANIFEST_BEGIN.as_bytes());
+        bytes[digits.clone()].fill(b'0');
+        let checksum = hash::to_hex(hash::xxh3(&bytes));
+        bytes[digits].copy_from_slice(checksum.as_bytes());
+    }
+    bytes
+}
+
+/// The file of the checkpoint that [`native`] gives.
+pub const NATIVE_FILE: &str = "shard-00001-model-00001-of-00001.safetensors";
+
+/// A checkpoint of ours of one file, with this header and these bytes of tensors, about which the manifest tells the truth.
+pub fn native(header: &[u8], data: &[u8]) -> Memory {
+    let length = (header.len() as u64).to_le_bytes();
+    let header = [&length[..], header].concat();
+    let record = FileRecord {
+        name: NATIVE_FILE.into(),
+        size: (header.len() + data.len()) as u64,
+        header_hash: hash::xxh3(&header),
+    };
+    let manifest = Manifest {
+        version: MANIFEST_VERSION,
+        id: "0123456789abcdef".into(),
+        time: 1_700_000_000,
+        files: vec![record],
+        values: [("step".to_owned(), 7.into())].into(),
+        tensors: 2,
+        bytes: data.len() as u64,
+    };
+    let file = [&header[..], data].concat();
+    Memory::of([(MANIFEST_FILE, manifest.to_bytes()), (NATIVE_FILE, file)])
+}
+
+/// Bytes of the tensors of [`native_header`].
+pub const NATIVE_DATA: [u8; 34] = [7; 34];
+
+/// A good header of two tensors, with checksums of blocks of 16 bytes.
+pub fn native_header() -> Vec<u8> {
+    let hashes = |data: &[u8]| -> Vec<String> {
+        data.chunks(16).map(|block| hash::to_hex(hash::xxh3(block))).collect()
+    };
+    let about = |shape: &[usize], data: &[u8]| json!({"shape": shape, "layout": "[R] on x=1", "block": 16, "xxh3": hashes(data)});
+    let tensors =
+        json!({"a": about(&[2, 3], &NATIVE_DATA[..24]), "b": about(&[5], &NATIVE_DATA[24..])});
+    let offsets = json!({"a": {"saved_offsets": [0, 0]}, "b": {"saved_offsets": [0]}});
+    let header = json!({
+        "__metadata__": {
+            "format": "pt",
+            "DCP_VERSION": "1.0",
+            "DCP_SHARDING_INFO": offsets.to_string(),
+            "dtensor.version": "1",
+            "dtensor.tensors": tensors.to_string(),
+        },
+        "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+        "b": {"dtype": "BF16", "shape": [5], "data_offsets": [24, 34]},
+    });
+    header.to_string().into_bytes()
+}
+
+/// Files in memory of which others may be asked for, and are not there: a manifest names files that need not be listed.
+pub struct Asked<'m>(pub &'m Memory);
+
+impl Storage for Asked<'_> {
+    fn place(&self) -> String {
+        self.0.place()
+    }
+
+    fn list(&self) -> Result<Vec<SourceFile>> {
+        self.0.list()
+    }
+
+    fn open(&self, name: &str) -> Result<Box<dyn ReadAt>> {
+        match self.0.0.contains_key(name) {
+            true => self.0.open(name),
+            false => Err(Error::Io {
+                doing: "open",
+                path: name.to_owned(),
+                kind: std::io::ErrorKind::NotFound,
+                why: "it is not there".to_owned(),
+            }),
+        }
+    }
 }

@@ -19,6 +19,7 @@ mod full_disk;
 mod golden_headers;
 mod hostile_metadata;
 mod hostile_mutations;
+mod hostile_native;
 mod hostile_pickle;
 mod hostile_support;
 mod hostile_zip;
@@ -29,6 +30,8 @@ mod load_foreign;
 mod load_reads;
 mod load_support;
 mod load_written;
+#[cfg(target_os = "linux")]
+mod memory;
 #[cfg(feature = "object-store")]
 mod object_store;
 mod objects;
