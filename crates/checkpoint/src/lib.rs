@@ -62,7 +62,7 @@
 //! * Small tensors that lie next to each other are read and passed on together.
 //!
 //! Verification costs about a sixth of the time of reading from the page cache, and nothing that could be noticed where a disk or
-//! a network is slower than that. [`Reader`] reads any box of a tensor without a world, and [`verify`] all of a checkpoint.
+//! a network is slower than that. [`Reader`] reads any box of a tensor without a world, and [`verify_at`] all of a checkpoint.
 //!
 //! # Converting
 //!
@@ -124,7 +124,7 @@ pub use crate::{
     storage::{Destination, LocalFiles, NewCheckpoint, NewFile, ReadAt, Storage, WriteAt},
     stored_type::StoredType,
     value::Value,
-    verify::{VerifyReport, verify},
+    verify::{VerifyOptions, VerifyReport, verify, verify_at},
     whole::read_tensors,
 };
 

@@ -6,10 +6,11 @@ use std::sync::{
 };
 
 use crate::{
-    Catalog, Checksum, Chunk, Error, Format, OnProgress, Reader, Result, Storage, TensorEntry,
-    formats::native,
+    Catalog, Checksum, Chunk, Error, Format, MANIFEST_FILE, Manifest, OnProgress, Reader, Result,
+    Storage, TensorEntry,
+    formats::{self, native},
     read::blocks::{Blocks, READ},
-    workers,
+    storage, workers,
 };
 
 /// What [`verify`] found.
@@ -34,15 +35,48 @@ impl VerifyReport {
     }
 }
 
+/// How a checkpoint is verified.
+#[derive(Clone, Copy, Default)]
+pub struct VerifyOptions<'a> {
+    /// Threads that read and compare; 0 is as many as the machine has.
+    pub threads: usize,
+    /// Told from several threads how many bytes were read, and of how many.
+    pub progress: Option<OnProgress<'a>>,
+}
+
+/// Verifies the checkpoint that a path or a URL names: as [`verify`], and what keeps it from being opened is damage as well. If
+/// headers of ours are damaged, all that are so are listed; tensors are then not looked at.
+pub fn verify_at(place: &str, options: &VerifyOptions<'_>) -> Result<VerifyReport> {
+    let error = match formats::open_place(place) {
+        Ok((storage, catalog)) => return verify(&Arc::new(catalog), &storage, options),
+        Err(error) => error,
+    };
+    let damage = match is_damage(&error) {
+        true => damaged_headers(place).filter(|damage| !damage.is_empty()),
+        false => return Err(error),
+    };
+    let damage = damage.unwrap_or_else(|| vec![error]);
+    Ok(VerifyReport { files: damage.len(), damage, ..VerifyReport::default() })
+}
+
+/// What is wrong with the headers of a checkpoint of ours; `None` if there is no manifest that lists them.
+fn damaged_headers(place: &str) -> Option<Vec<Error>> {
+    let storage = storage::open(place).ok()?;
+    let manifest = native::read_manifest(&*storage).ok()?;
+    let manifest = Manifest::parse(MANIFEST_FILE, &manifest).ok()?;
+    let errors =
+        manifest.files.iter().filter_map(|file| native::read_header(&*storage, file).err());
+    Some(errors.collect())
+}
+
 /// Reads every tensor of a checkpoint and compares it with its checksums; of a native one, manifest and headers too, so that
 /// every byte of every file is covered.
 ///
-/// It goes on after damage, and lists all of it. An error is what kept it from looking. `progress` is told from several threads
-/// how many bytes were read, and of how many.
+/// It goes on after damage, and lists all of it. An error is what kept it from looking.
 pub fn verify(
     catalog: &Arc<Catalog>,
     storage: &Arc<dyn Storage>,
-    progress: Option<OnProgress<'_>>,
+    options: &VerifyOptions<'_>,
 ) -> Result<VerifyReport> {
     let mut report = VerifyReport { files: catalog.files.len(), ..VerifyReport::default() };
     if catalog.format == Format::Native {
@@ -73,11 +107,11 @@ pub fn verify(
     let done = AtomicU64::new(0);
     let tell = |bytes: u64| {
         let now = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if let Some(progress) = progress {
+        if let Some(progress) = options.progress {
             progress(now, total);
         }
     };
-    report.damage.extend(find_damage(&reader, &work, &tell)?);
+    report.damage.extend(find_damage(&reader, &work, options.threads, &tell)?);
     Ok(report)
 }
 
@@ -130,16 +164,17 @@ impl Work<'_> {
     }
 }
 
-/// All threads of the machine look at chunks.
+/// The threads look at chunks.
 fn find_damage(
     reader: &Reader,
     work: &[Work<'_>],
+    threads: usize,
     tell: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<Error>> {
     let found: Mutex<Vec<(usize, Vec<Error>)>> = Mutex::default();
     workers::share(
         work.len(),
-        workers::threads(0),
+        workers::threads(threads),
         || vec![0; READ],
         |buffer, number| {
             let errors = work[number].look(reader, buffer, tell);

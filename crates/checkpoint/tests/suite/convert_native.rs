@@ -4,7 +4,7 @@ use std::fs;
 
 use dtensor::{DeviceMesh, Placement, Tensor, distribute_tensor};
 use dtensor_checkpoint::{
-    Error, Format, MANIFEST_FILE, Manifest, SaveOptions, State, Value,
+    Error, Format, MANIFEST_FILE, Manifest, SaveOptions, State, Value, VerifyOptions,
     convert::{ConvertOptions, Converted, PlacementPlan, to_native, to_safetensors},
     save, verify,
 };
@@ -74,7 +74,7 @@ fn every_kind_becomes_native_and_is_whole() {
         reshard(&source, &target, "dp=2,tp=2", "").unwrap();
         let native = open(&target);
         assert_eq!(native.catalog().format, Format::Native);
-        let report = verify(native.catalog(), native.storage(), None).unwrap();
+        let report = verify(native.catalog(), native.storage(), &VerifyOptions::default()).unwrap();
         assert!(report.is_whole() && report.unverified_bytes == 0, "{name}: {report:?}");
         assert_same(&source, &target);
     }

@@ -3,7 +3,8 @@
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use dtensor_checkpoint::{
-    Catalog, Error, LoadOptions, MANIFEST_FILE, Reader, Storage, StoredType, load_from, verify,
+    Catalog, Error, LoadOptions, MANIFEST_FILE, Reader, Storage, StoredType, VerifyOptions,
+    load_from, verify,
 };
 use dtensor_layout::IndexBox;
 use dtensor_testing::spmd;
@@ -151,7 +152,7 @@ fn verifying_reads_every_byte_and_lists_all_damage() {
     let catalog = Arc::new(Catalog::open(&files).unwrap());
     let look = |files: Files| {
         let files: Arc<dyn Storage> = Arc::new(files);
-        verify(&catalog, &files, None).unwrap()
+        verify(&catalog, &files, &VerifyOptions { threads: 2, progress: None }).unwrap()
     };
     let before = files.counts.bytes.load(Relaxed);
     let report = look(files.clone());

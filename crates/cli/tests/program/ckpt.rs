@@ -171,6 +171,66 @@ fn verify_finds_a_flipped_bit_and_exits_with_one() {
 }
 
 #[test]
+fn verify_reports_headers_and_manifests_that_are_damaged() {
+    let place = Place::new();
+    place.ckpt("reshard checkpoint native --mesh dp=3").ok();
+    let flip = |name: &str, at: usize| {
+        let path = place.path("native").join(name);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[at] ^= 1;
+        fs::write(&path, bytes).unwrap();
+    };
+    let shard = |rank: usize| format!("shard-{rank:05}-model-00001-of-00001.safetensors");
+    let verify = || {
+        let ran = place.ckpt("verify native --json");
+        assert_eq!((ran.code, ran.stderr.as_str()), (1, ""), "{}", ran.stdout);
+        let report = json_lines(&ran.stdout).remove(0);
+        assert_eq!(report["whole"], json!(false));
+        let damage = report["damage"].as_array().unwrap().iter();
+        damage.map(|text| text.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    // All headers that are damaged, and not only the first.
+    flip(&shard(1), 20);
+    flip(&shard(3), 20);
+    let damage = verify();
+    assert_eq!(damage.len(), 2, "{damage:?}");
+    assert!(damage[0].contains(&shard(1)) && damage[1].contains(&shard(3)), "{damage:?}");
+    let ran = place.ckpt("verify native");
+    assert!(ran.stdout.contains("DAMAGED in 2 places"), "{}", ran.stdout);
+    flip("dtensor.manifest.json", 100);
+    let damage = verify();
+    assert_eq!(damage.len(), 1, "{damage:?}");
+    assert!(damage[0].contains("`dtensor.manifest.json` is damaged"), "{damage:?}");
+    // What is not there at all is no damage.
+    place.ckpt("verify nowhere --json").error(1);
+    // Nor need it be one of ours.
+    let mut bytes = fs::read(place.path("checkpoint/.metadata")).unwrap();
+    bytes.truncate(50);
+    fs::write(place.path("checkpoint/.metadata"), bytes).unwrap();
+    let ran = place.ckpt("verify checkpoint");
+    assert_eq!((ran.code, ran.stderr.as_str()), (1, ""));
+    assert!(ran.stdout.contains("DAMAGED in 1 place"), "{}", ran.stdout);
+}
+
+#[test]
+fn the_work_is_shared_by_as_many_as_are_asked_for_and_the_answer_is_the_same() {
+    let place = Place::new();
+    let mut answers = Vec::new();
+    for ranks in ["--ranks 1", "--ranks 3", "--threads 7"] {
+        place.ckpt(&format!("reshard checkpoint native --mesh dp=3 --force {ranks}")).ok();
+        place.ckpt(&format!("convert native whole.safetensors --force {ranks}")).ok();
+        let file = fs::read(place.path("whole.safetensors")).unwrap();
+        let verified = place.json(&format!("verify native {ranks}"));
+        let diff = place.json(&format!("diff native whole.safetensors --all {ranks}"));
+        answers.push((file, verified, diff));
+    }
+    assert!(answers.iter().all(|answer| *answer == answers[0]));
+    assert_eq!(answers[0].1["whole"], json!(true));
+    let help = place.ckpt("verify --help").ok();
+    assert!(help.contains("--ranks") && help.contains("mpirun"), "{help}");
+}
+
+#[test]
 fn convert_writes_files_that_are_equal_to_what_they_come_from() {
     let place = Place::new();
     let said = place.ckpt("convert checkpoint model.safetensors").ok();
