@@ -9,16 +9,19 @@ use std::{
 use dtensor::{
     DType,
     Placement::{Replicate, Shard},
-    World,
+    World, WorldKind,
 };
 use dtensor_checkpoint::{
     LoadOptions, SaveOptions, Source, State, Value, async_save,
     convert::{ConvertOptions, PlacementPlan, to_native, to_safetensors},
-    load, save,
+    load, read_tensors, save,
 };
 use dtensor_layout::Mesh;
 
-use super::tensors::{mesh_sizes, noise, same, text};
+use super::{
+    faults::{SURVIVED, kill_self},
+    tensors::{mesh_sizes, noise, same, text},
+};
 use crate::tensors::{layouts_of, mesh, place};
 
 /// 5 does not divide by 2, 3 or 4, and of 2 columns the later ranks get none.
@@ -115,6 +118,53 @@ pub(super) fn damaged(world: &World) -> Result<(), String> {
         Err(_) => {}
     }
     world.group().barrier().map_err(text)
+}
+
+/// The last rank dies when it has written some of its part. The others are told, and what was saved before is whole.
+pub(super) fn killed_while_it_saves(world: &World) -> Result<(), String> {
+    let last = world.size() - 1;
+    if world.kind() != WorldKind::Mpi || last == 0 {
+        return Err("killing a rank needs several processes: use mpirun".to_string());
+    }
+    let scratch = Scratch::new(world)?;
+    let (path, mesh) = (scratch.path("killed"), mesh(world, &[world.size()]));
+    // Every rank has rows to write, and after the first MiB of them there are more.
+    let shape = [world.size(), 3 << 18];
+    let state = |value: f64| {
+        let tensor = dtensor::full(&shape, value, &mesh, &[Shard(0)]).map_err(text)?;
+        let mut state = State::new();
+        state.insert("x", tensor).map_err(text)?;
+        Ok::<_, String>(state)
+    };
+    let options = SaveOptions::default().sync(false);
+    save(world, &state(1.0)?, &path, &options).map_err(text)?;
+    let new = state(2.0)?;
+    world.group().barrier().map_err(text)?;
+    if world.rank() == last {
+        let dying = options.progress(|_| drop(kill_self()));
+        let saved = save(world, &new, &path, &dying);
+        return Err(format!("{SURVIVED}: {saved:?}"));
+    }
+    if let Ok(saved) = save(world, &new, &path, &options) {
+        return Err(format!("saved without the rank that was killed: {saved:?}"));
+    }
+    if world.rank() > 0 {
+        return Ok(());
+    }
+    // There is no world any more to load it in.
+    let tensors = read_tensors(&path).map_err(text)?;
+    let x = tensors.get("x").ok_or("x is gone")?;
+    let whole = x.as_slice::<f64>().map_err(text)?;
+    let old =
+        whole.len() == shape.iter().product::<usize>() && whole.iter().all(|&value| value == 1.0);
+    let names = fs::read_dir(scratch.path("")).map_err(text)?.count();
+    // Nobody else comes to remove it.
+    let _ = fs::remove_dir_all(scratch.path(""));
+    match (old, names) {
+        (true, 1) => Ok(()),
+        (true, _) => Err(format!("{names} things are there, and not the old checkpoint alone")),
+        (false, _) => Err("the old checkpoint is not what was saved".to_owned()),
+    }
 }
 
 /// A directory that all ranks know, which the first of them removes.

@@ -7,7 +7,7 @@ use dtensor_comm::{
     conformance::{Case, DEATHS, FAULTS},
 };
 
-use super::remote_shards;
+use super::{checkpoints, remote_shards};
 
 /// A program in which the last rank does something else than the others. It needs a world of its
 /// own; every rank that survives returns `Ok` if it got the error that it should get.
@@ -33,11 +33,16 @@ pub fn faults() -> Vec<Fault> {
         body: remote_shards::killed_owner,
         loses_last_rank: true,
     };
-    disagreements.chain(deaths).chain([killed, killed_owner]).collect()
+    let killed_saving = Fault {
+        name: "a_rank_that_is_killed_in_a_save_leaves_the_old_checkpoint",
+        body: checkpoints::killed_while_it_saves,
+        loses_last_rank: true,
+    };
+    disagreements.chain(deaths).chain([killed, killed_owner, killed_saving]).collect()
 }
 
 /// What a rank says that should be dead; the others must not take it for a death.
-const SURVIVED: &str = "still alive after `kill -KILL`";
+pub(super) const SURVIVED: &str = "still alive after `kill -KILL`";
 
 /// The last rank ends without a word, as when the machine runs out of memory. Only a world of
 /// processes can lose a rank so.
