@@ -22,7 +22,8 @@ use crate::{
 /// Saves a state as [`save`](crate::save()) does, but returns as soon as it has a copy of what this rank writes. All ranks of
 /// the world call it, with the same state.
 ///
-/// Whoever saves again and again keeps an [`AsyncSaver`], which keeps the memory for the copy.
+/// Whoever saves again and again keeps an [`AsyncSaver`], which keeps the memory for the copy, and waits for the save before. Here, a
+/// save to a place where another one is under way is [`Error::Busy`].
 pub fn async_save(
     world: &World,
     state: &State,

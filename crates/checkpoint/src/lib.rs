@@ -43,6 +43,10 @@
 //! directories are exchanged, or one object is put. Whatever happens before that step, on any rank, what was there
 //! stays. Whatever fails, fails on all ranks: one of them has the error, and the others have [`Error::OnRank`].
 //!
+//! A place has one writer at a time. A save to a place where another one is under way is [`Error::Busy`], on all ranks: in this
+//! process, and in others where the file system knows locks. Object stores know none; there a save that was overtaken
+//! is given up ([`Error::Overtaken`]).
+//!
 //! ## What is written
 //!
 //! The files are the sharded safetensors files of PyTorch's distributed checkpoint, which its `HuggingFaceStorageReader` loads: one per

@@ -17,6 +17,7 @@ pub struct Source {
     reader: Reader,
     path: Option<PathBuf>,
     /// Where it is in an object store, if it is.
+    #[cfg(feature = "object-store")]
     url: Option<String>,
 }
 
@@ -25,14 +26,26 @@ impl Source {
     pub fn open(place: &str) -> Result<Source> {
         let (storage, catalog) = formats::open_place(place)?;
         let path = storage::local_path(place).map(PathBuf::from);
+        #[cfg(feature = "object-store")]
         let url = path.is_none().then(|| place.trim_end_matches('/').to_owned());
-        Ok(Source { path, url, ..Source::new(storage, catalog) })
+        Ok(Source {
+            path,
+            #[cfg(feature = "object-store")]
+            url,
+            ..Source::new(storage, catalog)
+        })
     }
 
     /// The checkpoint whose catalog was read from this place.
     pub fn new(storage: Arc<dyn Storage>, catalog: Catalog) -> Source {
         let reader = Reader::new(Arc::clone(&storage), Arc::new(catalog));
-        Source { storage, reader, path: None, url: None }
+        Source {
+            storage,
+            reader,
+            path: None,
+            #[cfg(feature = "object-store")]
+            url: None,
+        }
     }
 
     /// The same checkpoint, of which no checksums are compared if `verify` is false.

@@ -83,6 +83,10 @@ pub fn open(place: &str) -> Result<Box<dyn Storage>> {
 }
 
 /// The place that a path or a URL names, to write a checkpoint to: as [`open`].
+///
+/// In a directory the files of a checkpoint lie beside its manifest. In an object store, where nothing can be renamed, they lie under
+/// the id of their save, `prefix/ID/shard-...`, and the manifest at `prefix` lists them. This crate is given `prefix`; PyTorch, which
+/// knows no manifest, is given `prefix/ID`.
 pub fn destination(place: &str) -> Result<Box<dyn Destination>> {
     match local_path(place) {
         Some(path) => Ok(Box::new(LocalFiles::new(path))),

@@ -35,14 +35,13 @@ fn is_child() -> bool {
     env::var_os(CHILD).is_some()
 }
 
-/// Says what this process has at the most while it does something, beyond what it has before.
-fn measure<T>(act: impl FnOnce() -> T) -> T {
+/// What this process has at the most while it does something, beyond what it has before.
+fn measure<T>(act: impl FnOnce() -> T) -> (T, u64) {
     // From here on the most is what there is.
     let _ = fs::write("/proc/self/clear_refs", "5");
     let before = status("VmRSS:");
     let result = act();
-    println!("extra {}", status("VmHWM:").saturating_sub(before));
-    result
+    (result, status("VmHWM:").saturating_sub(before))
 }
 
 fn status(key: &str) -> u64 {
@@ -66,14 +65,14 @@ fn conversion_takes_two_chunks_and_a_constant_and_not_the_model() {
         }
         let source = Source::open(&place.path("cut")).unwrap();
         let options = ConvertOptions { threads: 4, ..ConvertOptions::default() };
-        measure(|| {
+        let ((), extra) = measure(|| {
             to_safetensors(&source, &place.path("whole.safetensors"), &options).unwrap();
             // Cut the other way.
             let mesh = Mesh::from_sizes(&[3]).unwrap();
             let plan: PlacementPlan = "w = S(1)".parse().unwrap();
             to_native(&source, &place.path("native"), &mesh, &plan, &options).unwrap();
         });
-        return;
+        return println!("extra {extra}");
     }
     let extra =
         in_a_process_of_its_own("conversion_takes_two_chunks_and_a_constant_and_not_the_model");
@@ -105,17 +104,19 @@ fn loading_takes_some_buffers_beside_the_state() {
             // As it was cut, and cut the other way.
             let mut states = [state_of(world, 192, 0)?, state_of(world, 192, 1)?];
             world.group().barrier()?;
-            let mut load = || {
+            let load = || {
                 for state in &mut states {
                     load(world, state, &path, &LoadOptions::default())?;
                     world.group().barrier()?;
                 }
                 Ok::<_, Failure>(())
             };
-            match world.rank() {
-                0 => measure(load),
-                _ => load(),
+            // Of the whole process; the others do the same meanwhile.
+            let (outcome, extra) = measure(load);
+            if world.rank() == 0 {
+                println!("extra {extra}");
             }
+            outcome
         });
         return;
     }
@@ -136,10 +137,12 @@ fn saving_in_the_background_takes_one_copy_of_the_state() {
                 world.group().barrier()?;
                 Ok::<_, Failure>(())
             };
-            match world.rank() {
-                0 => measure(save),
-                _ => save(),
+            // Of the whole process; the others do the same meanwhile.
+            let (outcome, extra) = measure(save);
+            if world.rank() == 0 {
+                println!("extra {extra}");
             }
+            outcome
         });
         return;
     }

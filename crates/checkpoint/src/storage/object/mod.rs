@@ -6,7 +6,7 @@
 //! `prefix/ID`, where the safetensors files are; this crate is given `prefix`.
 //!
 //! Stores have no locks. Of two processes that save to one prefix at a time, the one that commits last gets
-//! [`Error::Overtaken`] wherever the store can put an object on a condition, and nothing of the other is touched.
+//! `Error::Overtaken` wherever the store can put an object on a condition, and nothing of the other is touched.
 
 mod place;
 mod read;

@@ -106,9 +106,8 @@ pub fn is_in_memory(directory: &Path) -> bool {
     #[cfg(target_os = "linux")]
     {
         // As statfs(2) has them: tmpfs and ramfs.
-        const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
         rustix::fs::statfs(directory)
-            .is_ok_and(|about| IN_MEMORY.iter().any(|&kind| about.f_type as i64 == kind))
+            .is_ok_and(|about| matches!(about.f_type, 0x0102_1994 | 0x8584_58f6))
     }
     #[cfg(not(target_os = "linux"))]
     {
