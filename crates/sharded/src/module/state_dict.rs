@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use dtensor_dtype::DType;
+
 use super::{ModuleTensor, ShardableModule, named_tensors, walk::for_each_tensor_mut};
-use crate::{Error, ProcessGroup, Result, exchange::agree};
+use crate::{Error, ProcessGroup, Result, ShardedTensor, Spec, exchange::agree};
 
 /// Tensors by their paths. Sharded ones are stored by each rank for itself, as
 /// [`to_bytes`](crate::ShardedTensor::to_bytes) does, or by whoever reshards on loading.
@@ -18,6 +20,10 @@ pub fn state_dict(module: &dyn ShardableModule) -> StateDict {
 /// of the module, for which all ranks of the group call it; what is whole in the module must be whole in the
 /// state dict, and a sharded tensor may take the place of a whole one of its size, as when it was stored after
 /// sharding.
+///
+/// What is loaded are elements, not how they came about: a tensor of the module begins anew as a leaf, and wants
+/// gradients if the one before it did. A whole tensor says nothing about gradients; a sharded one in its place
+/// wants them if the stored one did.
 ///
 /// With `strict` both must have the same paths. A state dict that does not fit changes nothing.
 pub fn load_state_dict(
@@ -35,14 +41,14 @@ pub fn load_state_dict(
                 stored.to_dtype(own.dtype())?.into()
             }
             (ModuleTensor::Plain(own), ModuleTensor::Sharded(stored)) => {
-                stored.to_dtype(own.dtype())?.into()
+                let wants_grad = stored.requires_grad() && own.dtype().is_float();
+                leaf(stored, own.dtype(), None, wants_grad)?.into()
             }
             (ModuleTensor::Sharded(own), ModuleTensor::Sharded(stored)) => {
-                let stored = stored.to_dtype(own.dtype())?;
-                match own.metadata().shards_metadata == stored.metadata().shards_metadata {
-                    true => stored.into(),
-                    false => stored.resharded(own.sharding_spec())?.into(),
-                }
+                let is_cut_alike =
+                    own.metadata().shards_metadata == stored.metadata().shards_metadata;
+                let spec = (!is_cut_alike).then(|| own.sharding_spec());
+                leaf(stored, own.dtype(), spec, own.requires_grad())?.into()
             }
             (ModuleTensor::Sharded(_), ModuleTensor::Plain(_)) => return Err(another_way(&path)),
         };
@@ -57,6 +63,22 @@ pub fn load_state_dict(
 }
 
 const OP: &str = "load_state_dict";
+
+/// The elements of a stored tensor, without a way back to it: else every step would walk into the state dict,
+/// and only specs that are layouts could be loaded.
+fn leaf(
+    stored: &ShardedTensor,
+    dtype: DType,
+    spec: Option<&Spec>,
+    requires_grad: bool,
+) -> Result<ShardedTensor> {
+    let mut leaf = stored.detach().to_dtype(dtype)?;
+    if let Some(spec) = spec {
+        leaf = leaf.resharded(spec)?;
+    }
+    leaf.set_requires_grad(requires_grad)?;
+    Ok(leaf)
+}
 
 /// Whether the tensors of a state dict can become those of a module. Nothing is sent.
 fn check(own: &BTreeMap<String, &ModuleTensor>, state: &StateDict, strict: bool) -> Result<()> {

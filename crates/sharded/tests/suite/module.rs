@@ -333,6 +333,43 @@ fn a_state_dict_that_does_not_fit_changes_nothing() {
     });
 }
 
+/// What a state dict has was computed, and wants gradients: in PyTorch, too, loading is no operation that is
+/// differentiated.
+#[test]
+fn what_is_loaded_is_a_leaf_that_wants_gradients_as_the_module_does() {
+    spmd(2, |world| {
+        let rows = chunks(0, &[0, 1]);
+        let mut stored = cut(&[4, 6], &rows, world)?;
+        stored.set_requires_grad(true)?;
+        let computed = stored.mul(2.0)?;
+        let state = StateDict::from([("w".to_string(), computed.clone().into())]);
+        // The last is no layout: gradients could not pass to it.
+        for (spec, wants_grad) in [
+            (rows.clone(), true),
+            (rows, false),
+            (chunks(1, &[0, 1]), true),
+            (chunks(1, &[1, 0, 0]), true),
+        ] {
+            let mut own = cut(&[4, 6], &spec, world)?.to_dtype(DType::F64)?;
+            own.set_requires_grad(wants_grad)?;
+            let mut module = Parts::default().tensor("w", own);
+            load_state_dict(&mut module, &state, true)?;
+            let loaded = module.tensors["w"].sharded().unwrap();
+            assert!(loaded.is_leaf(), "{spec:?}");
+            assert_eq!((loaded.requires_grad(), loaded.dtype()), (wants_grad, DType::F64));
+            let want = numbered(&[4, 6]).mul_scalar(2.0)?.to_dtype(DType::F64)?;
+            assert!(loaded.full_tensor()?.equal(&want)?, "{spec:?}");
+        }
+        // In the place of a whole tensor, which does not know what gradients are.
+        let mut module = Parts::default().tensor("w", numbered(&[4, 6]));
+        load_state_dict(&mut module, &state, true)?;
+        let loaded = module.tensors["w"].sharded().unwrap();
+        assert!(loaded.is_leaf() && loaded.requires_grad());
+        assert!(!computed.is_leaf());
+        Ok(())
+    });
+}
+
 /// A module that keeps the rule it is told.
 #[derive(Default)]
 struct Told(Option<OutputRule>);
