@@ -29,6 +29,7 @@ use crate::{
 /// # Ok::<(), dtensor_sharded::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Stored")]
 pub struct ChunkShardingSpec {
     dim: isize,
     placements: Vec<ShardPlacement>,
@@ -108,6 +109,21 @@ impl ShardingSpec for ChunkShardingSpec {
 
     fn is_exact(&self) -> bool {
         true
+    }
+}
+
+/// What was stored, perhaps by somebody else: without placements there would be nothing to divide by.
+#[derive(Deserialize)]
+struct Stored {
+    dim: isize,
+    placements: Vec<ShardPlacement>,
+}
+
+impl TryFrom<Stored> for ChunkShardingSpec {
+    type Error = Error;
+
+    fn try_from(Stored { dim, placements }: Stored) -> Result<ChunkShardingSpec> {
+        ChunkShardingSpec::with_placements(dim, placements)
     }
 }
 
