@@ -1,6 +1,7 @@
 //! The ranks that a sharded tensor lies on.
 
 use std::{
+    collections::HashMap,
     fmt,
     sync::{Arc, OnceLock},
 };
@@ -39,6 +40,9 @@ pub struct ProcessGroup {
 struct Shared {
     world: World,
     ranks: Box<[usize]>,
+    /// The positions of the ranks, where they are not the ranks themselves. Asked for once per shard, so a walk
+    /// over the ranks would cost shards times ranks.
+    positions: Option<HashMap<usize, usize>>,
     /// `None` on a rank that is not a member.
     group: Option<Group>,
     /// The ranks as a mesh of one axis, made when it is first asked for: operations know meshes by their
@@ -76,7 +80,11 @@ impl ProcessGroup {
 
     fn of(world: &World, ranks: Box<[usize]>, group: Option<Group>) -> ProcessGroup {
         let line = OnceLock::new();
-        let shared = Shared { world: world.clone(), ranks, group, line };
+        let ranked = || ranks.iter().enumerate().map(|(position, rank)| (*rank, position));
+        // Almost every group is a whole world, where they are the same.
+        let is_plain = ranked().all(|(rank, position)| rank == position);
+        let positions = (!is_plain).then(|| ranked().collect());
+        let shared = Shared { world: world.clone(), ranks, positions, group, line };
         ProcessGroup { shared: Arc::new(shared), agent: None }
     }
 
@@ -136,10 +144,9 @@ impl ProcessGroup {
 
     /// The position in the group of a rank of the world.
     pub fn group_rank_of(&self, world_rank: usize) -> Option<usize> {
-        // Almost every group is a whole world, where they are the same.
-        match self.shared.ranks.get(world_rank) {
-            Some(rank) if *rank == world_rank => Some(world_rank),
-            _ => self.shared.ranks.iter().position(|rank| *rank == world_rank),
+        match &self.shared.positions {
+            None => (world_rank < self.size()).then_some(world_rank),
+            Some(positions) => positions.get(&world_rank).copied(),
         }
     }
 

@@ -69,6 +69,20 @@ fn a_group_of_ranks_that_cannot_be_is_the_same_error_for_members_and_others() {
 }
 
 #[test]
+fn the_position_of_a_rank_in_a_group_is_that_in_its_list() {
+    spmd(4, |world| {
+        for ranks in [&[0, 1, 2, 3][..], &[0, 1], &[3, 2, 1, 0], &[0, 2, 1], &[3, 1], &[2]] {
+            let group = ProcessGroup::new(world, ranks)?;
+            for rank in 0..6 {
+                let want = ranks.iter().position(|own| *own == rank);
+                assert_eq!(group.group_rank_of(rank), want, "{rank} in {ranks:?}");
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
 fn a_sub_group_puts_its_own_tensor_together() {
     spmd(4, |world| {
         let group = ProcessGroup::new(world, &[3, 1])?;
