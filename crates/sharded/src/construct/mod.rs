@@ -16,10 +16,10 @@ use crate::{
 
 pub use factories::{empty, full, ones, rand, randn, zeros};
 pub use local_shards::LocalShardsOptions;
-pub(crate) use scatter::by_member;
 pub use scatter::shard_tensor;
 
 pub(crate) use factories::{random_shard, take_stream};
+pub(crate) use scatter::{ScatterRecord, by_member, check_same, scatter_plan};
 
 /// The shards of a tensor on a group, as a spec cuts it. All of it follows from what every rank shares.
 pub(crate) fn planned(

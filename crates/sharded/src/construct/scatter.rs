@@ -42,34 +42,44 @@ pub fn shard_tensor(
 ) -> Result<ShardedTensor> {
     const OP: &str = "shard_tensor";
     let (spec, group) = (spec.into(), group.into());
-    let properties = TensorProperties::new(tensor.dtype());
-    let planned = planned(OP, &spec, tensor.shape(), &properties, &group);
-    let planned = planned.and_then(|metadata| {
-        group.check_group_rank(OP, src_rank)?;
-        check_memory(&metadata)?;
-        match tensor.is_contiguous() {
-            _ if tensor.is_meta() => {
-                let what = "a tensor without values";
-                Err(Error::refused(OP, what, "make it anew on cpu, or use `empty`"))
-            }
-            true => Ok(metadata),
-            false => Err(Error::NotContiguous { op: OP.into() }),
-        }
-    });
+    let planned = scatter_plan(OP, tensor, &spec, src_rank, &group);
     if group.rank().is_none() {
         return Ok(ShardedTensor::assemble(spec, planned?, Vec::new(), group));
     }
-    let record = planned.as_ref().map(|metadata| Record::of(metadata, &spec, src_rank));
+    let record = planned.as_ref().map(|metadata| ScatterRecord::of(metadata, &spec, src_rank));
     let records = all_records(OP, &group, record.map_err(Error::clone))?;
-    check_same(OP, &records, &group)?;
+    check_same(OP, None, &records.iter().collect::<Vec<_>>(), &group)?;
     let metadata = planned?;
     let shards = scattered(OP, tensor, &metadata, src_rank, &group)?;
     Ok(ShardedTensor::assemble(spec, metadata, shards, group))
 }
 
-/// What the ranks must agree on.
+/// The shards that a tensor is to be cut into, if it can be. What is wrong with it can be seen by every rank
+/// that has such a tensor.
+pub(crate) fn scatter_plan(
+    op: &'static str,
+    tensor: &Tensor,
+    spec: &Spec,
+    src_rank: usize,
+    group: &ProcessGroup,
+) -> Result<Arc<ShardedTensorMetadata>> {
+    let properties = TensorProperties::new(tensor.dtype());
+    let metadata = planned(op, spec, tensor.shape(), &properties, group)?;
+    group.check_group_rank(op, src_rank)?;
+    check_memory(&metadata)?;
+    match tensor.is_contiguous() {
+        _ if tensor.is_meta() => {
+            let what = "a tensor without values";
+            Err(Error::refused(op, what, "make it anew on cpu, or use `empty`"))
+        }
+        true => Ok(metadata),
+        false => Err(Error::NotContiguous { op: op.into() }),
+    }
+}
+
+/// What the ranks must agree on before a tensor is cut.
 #[derive(Serialize, Deserialize)]
-struct Record {
+pub(crate) struct ScatterRecord {
     src_rank: usize,
     size: Vec<usize>,
     dtype: Box<str>,
@@ -79,11 +89,15 @@ struct Record {
     spec: Box<str>,
 }
 
-impl Record {
-    fn of(metadata: &ShardedTensorMetadata, spec: &Spec, src_rank: usize) -> Record {
+impl ScatterRecord {
+    pub(crate) fn of(
+        metadata: &ShardedTensorMetadata,
+        spec: &Spec,
+        src_rank: usize,
+    ) -> ScatterRecord {
         let mut hasher = DefaultHasher::new();
         metadata.shards_metadata.hash(&mut hasher);
-        Record {
+        ScatterRecord {
             src_rank,
             size: metadata.size.clone(),
             dtype: metadata.tensor_properties.dtype.name().into(),
@@ -93,17 +107,13 @@ impl Record {
     }
 }
 
-/// A spec in as many letters as an error should have.
-fn shown(spec: &Spec) -> Box<str> {
-    const LONGEST: usize = 300;
-    let text = format!("{spec:?}");
-    match text.char_indices().nth(LONGEST) {
-        None => text.into(),
-        Some((end, _)) => format!("{}...", &text[..end]).into(),
-    }
-}
-
-fn check_same(op: &'static str, records: &[Record], group: &ProcessGroup) -> Result<()> {
+/// An error if the records of the members, in their order, are not the same. One tensor of several has a name.
+pub(crate) fn check_same(
+    op: &'static str,
+    name: Option<&str>,
+    records: &[&ScatterRecord],
+    group: &ProcessGroup,
+) -> Result<()> {
     let Some(first) = records.first() else { return Ok(()) };
     let ranks = group.world_ranks();
     for (record, rank) in records.iter().zip(ranks) {
@@ -119,9 +129,13 @@ fn check_same(op: &'static str, records: &[Record], group: &ProcessGroup) -> Res
             continue;
         };
         let (property, first, other) = property;
+        let property = match name {
+            Some(name) => format!("{property} of `{name}`").into(),
+            None => property.into(),
+        };
         return Err(Error::RanksDiffer {
             op: op.into(),
-            property: property.into(),
+            property,
             first_rank: ranks[0],
             first: first.into(),
             rank: *rank,
@@ -185,4 +199,14 @@ pub(crate) fn by_member<'a>(
         }
     }
     by_rank
+}
+
+/// A spec in as many letters as an error should have.
+fn shown(spec: &Spec) -> Box<str> {
+    const LONGEST: usize = 300;
+    let text = format!("{spec:?}");
+    match text.char_indices().nth(LONGEST) {
+        None => text.into(),
+        Some((end, _)) => format!("{}...", &text[..end]).into(),
+    }
 }

@@ -1,7 +1,7 @@
 //! Modules and plans.
 
 use dtensor_sharded::{
-    DType, Error, ProcessGroup, Result, Tensor, World,
+    ChunkShardingSpec, DType, Error, ProcessGroup, Result, Spec, Tensor, World,
     module::{
         ModuleTensor, OutputRule, ShardableModule, Sharder, Sharding, ShardingPlan,
         ShardingPlanner, StateDict, load_state_dict, named_tensors, shard_module, shard_parameter,
@@ -204,6 +204,52 @@ fn plans_that_do_not_fit_change_nothing() {
     assert!(matches!(error.cause(), Error::NoSuchName { .. }));
     let error = refused(|| ShardingPlan::new().output("fc7", chunks(0, &[0, 1])));
     assert!(matches!(error.cause(), Error::NoSuchName { .. }));
+}
+
+/// The first tensor of each plan could be cut.
+#[test]
+fn a_spec_that_cannot_be_is_found_before_any_tensor_is_cut() {
+    let refused = |second: fn(&World) -> Spec| {
+        same_error(2, |world| {
+            let mut module = model();
+            let plan = ShardingPlan::new()
+                .shard("fc1.weight", chunks(0, &[0, 1]))
+                .shard("fc2.weight", second(world));
+            let result = shard_module(&mut module, &plan, 0, &ProcessGroup::of_world(world));
+            assert!(paths(&module, true).is_empty());
+            result
+        })
+    };
+    let error = refused(|_| chunks(2, &[0, 1]));
+    assert!(matches!(error.cause(), Error::DimOutOfRange { .. }), "{error}");
+    let error = refused(|_| chunks(0, &[0, 2]));
+    assert!(matches!(error.cause(), Error::RankNotInGroup { .. }), "{error}");
+    let error = refused(|_| ChunkShardingSpec::new(0, &["rank:0/cuda:0"]).unwrap().into());
+    assert!(matches!(error.cause(), Error::MissingDevice { .. }), "{error}");
+    let error = refused(|_| ChunkShardingSpec::new(0, &["rank:0/meta"]).unwrap().into());
+    assert!(matches!(error.cause(), Error::ShardDevice { .. }), "{error}");
+    // Each rank for itself could.
+    let error = refused(|world| chunks(0, if world.rank() == 0 { &[0, 1] } else { &[1, 0] }));
+    assert!(
+        matches!(error.cause(), Error::RanksDiffer { property, .. } if property.contains("fc2.weight")),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_plan_for_a_tensor_that_is_cut_already_changes_no_other() {
+    let error = same_error(2, |world| {
+        let group = ProcessGroup::of_world(world);
+        let mut module = model();
+        shard_parameter(&mut module, "fc2.weight", chunks(0, &[0, 1]), 0, &group)?;
+        let plan = ShardingPlan::new()
+            .shard("fc1.weight", chunks(0, &[0, 1]))
+            .shard("fc2.weight", chunks(0, &[0, 1]));
+        let result = shard_module(&mut module, &plan, 0, &group);
+        assert_eq!(paths(&module, true), ["fc2.weight"]);
+        result
+    });
+    assert!(matches!(error.cause(), Error::Unsupported { .. }), "{error}");
 }
 
 /// A module with one place and nothing else.
