@@ -115,6 +115,11 @@ impl Published {
         }
     }
 
+    /// Takes back what was shared, and not taken by all.
+    pub(super) fn revoke(&self) {
+        self.cells.iter().for_each(|cell| cell.owned.revoke());
+    }
+
     /// The tensor has other shards now.
     pub(crate) fn retire(&self) {
         for OwnedCell { cell, .. } in &self.cells {

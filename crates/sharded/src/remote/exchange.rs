@@ -10,7 +10,10 @@ use super::{
     cell::{Cell, OwnedCell, Published},
     fetch,
 };
-use crate::{Error, ProcessGroup, Result, ShardMetadata, ShardedTensor, exchange::all_records};
+use crate::{
+    Error, ProcessGroup, Result, ShardMetadata, ShardedTensor,
+    exchange::{agree, all_records},
+};
 
 /// What a rank has after the ranks have told each other.
 pub(super) struct Exchange {
@@ -38,6 +41,17 @@ impl Exchange {
     }
 }
 
+/// What the ranks have offered each other, and nobody has taken yet.
+pub(super) struct Offered<'a> {
+    op: &'static str,
+    world: &'a World,
+    agent: &'a Agent,
+    tensor: &'a ShardedTensor,
+    published: Published,
+    /// Of every rank.
+    shares: Vec<Vec<Share>>,
+}
+
 /// All ranks of the world call it, each with the tensor or with the reason why it has none, which is then the
 /// error of all.
 pub(super) fn exchange(
@@ -46,23 +60,51 @@ pub(super) fn exchange(
     agent: &Agent,
     made: Result<&ShardedTensor>,
 ) -> Result<Exchange> {
+    offer(op, world, agent, made)?.taken()
+}
+
+/// The first half of an [`exchange`]. When it returns, all ranks have called it.
+pub(super) fn offer<'a>(
+    op: &'static str,
+    world: &'a World,
+    agent: &'a Agent,
+    made: Result<&'a ShardedTensor>,
+) -> Result<Offered<'a>> {
     let own = made.and_then(|tensor| Ok((tensor, publish(op, world, agent, tensor)?)));
     let told = own.as_ref().map(|(_, (_, shares))| shares.clone()).map_err(Error::clone);
-    let records = all_records(op, &ProcessGroup::of_world(world), told);
-    let (records, (tensor, (published, _))) = match (records, own) {
-        (Ok(records), Ok(own)) => (records, own),
+    match (all_records(op, &ProcessGroup::of_world(world), told), own) {
+        (Ok(shares), Ok((tensor, (published, _)))) => {
+            Ok(Offered { op, world, agent, tensor, published, shares })
+        }
         (Err(error), own) => {
             // Nobody has adopted what was shared.
             if let Ok((_, (published, _))) = own {
-                published.cells.iter().for_each(|cell| cell.owned.revoke());
+                published.revoke();
             }
-            return Err(plain(error));
+            Err(plain(error))
         }
-        (Ok(_), Err(error)) => return Err(error),
-    };
-    let metadata = tensor.local_shards().map(|shard| shard.metadata().clone()).collect();
-    let others = adopted(op, agent, tensor, records)?;
-    Ok(Exchange { agent: agent.clone(), published: Arc::new(published), metadata, others })
+        (Ok(_), Err(error)) => Err(error),
+    }
+}
+
+impl Offered<'_> {
+    /// The second half: all ranks take what the others have offered, or none does.
+    pub(super) fn taken(self) -> Result<Exchange> {
+        let Offered { op, world, agent, tensor, published, shares } = self;
+        let others = adopted(op, agent, tensor, shares);
+        match agree(op, &ProcessGroup::of_world(world), others) {
+            Ok(others) => {
+                let metadata = tensor.local_shards().map(|shard| shard.metadata().clone());
+                let (metadata, published) = (metadata.collect(), Arc::new(published));
+                Ok(Exchange { agent: agent.clone(), published, metadata, others })
+            }
+            Err(error) => {
+                // A rank on which something was wrong has not adopted all, and so will not give all back.
+                published.revoke();
+                Err(plain(error))
+            }
+        }
+    }
 }
 
 /// Makes the shards of this rank ready to be fetched: with a fork for every other rank before anybody knows
@@ -92,7 +134,7 @@ fn publish(
     Ok((Published { cells }, shares))
 }
 
-/// References to what the other ranks have published.
+/// References to what the other ranks have published, if that is what the tensor has there.
 fn adopted(
     op: &'static str,
     agent: &Agent,

@@ -24,7 +24,7 @@ pub use options::TensorOptions;
 pub use shard::RemoteShard;
 
 pub(crate) use cell::Published;
-use exchange::{Exchange, exchange};
+use exchange::{Exchange, exchange, offer};
 
 /// The shards of other ranks, by rank of the world: those of each in its own order. Ranks without shards are
 /// not listed.
@@ -113,11 +113,14 @@ impl ShardedTensor {
         let Some(old) = remote.exchanged.get() else {
             return Ok(there.with_remote(self.own_remote()));
         };
-        // Who fetches meanwhile waits: a rank that has its new references must find all old ones stale, also those
-        // of a rank that is not as far yet.
+        // First all ranks meet. One outside of the group may fetch until then: if its fetch had to wait for the
+        // change, and the change for that rank, both would wait in vain.
+        let offered = offer(op, self.process_group().world(), &remote.agent, Ok(&there))?;
+        // From here on who fetches waits: a rank that has its new references must find all old ones stale, also
+        // those of a rank that is not as far yet.
         let old = old.published();
         old.begin_all();
-        match exchange(op, self.process_group().world(), &remote.agent, Ok(&there)) {
+        match offered.taken() {
             Ok(new) => {
                 old.retire();
                 Ok(there.with_remote(Some(Remote::exchanged(&remote.agent, new))))

@@ -1,6 +1,14 @@
 //! References to the shards of other ranks.
 
-use std::{net::TcpListener, sync::Arc, thread};
+use std::{
+    net::TcpListener,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
 use dtensor_sharded::{
     DType, Device, Error, ProcessGroup, RemoteShards, Result, Scalar, Shard, ShardedTensor, Tensor,
@@ -270,6 +278,40 @@ fn after_a_reshard_there_are_new_references_and_the_old_are_stale() {
         let error = x.reshard(chunks(0, &[0, 7])).unwrap_err();
         assert!(matches!(error, Error::RankNotInGroup { .. }), "{error}");
         assert_eq!(fetched(x.remote_shards()?)?, expected(&x)?);
+        world.group().barrier()?;
+        Ok(())
+    });
+}
+
+/// A rank that is not in the group comes to the reshard when it has fetched what it wants; the others are in
+/// it already.
+#[test]
+fn a_rank_outside_of_the_group_fetches_while_the_others_begin_to_reshard() {
+    let n_begun = AtomicUsize::new(0);
+    with_workers(3, |world, agent| {
+        let group = ProcessGroup::new(world, &[0, 1])?;
+        let options = TensorOptions::on(&group).init_rrefs(agent);
+        let mut x = full(chunks(0, &[0, 1]), &[4, 3], 7.0, DType::F32, options)?;
+        if group.rank().is_some() {
+            n_begun.fetch_add(1, Ordering::SeqCst);
+        } else {
+            while n_begun.load(Ordering::SeqCst) < 2 {
+                thread::yield_now();
+            }
+            // Some of these come when the others are as far as they get alone.
+            for _ in 0..20 {
+                thread::sleep(Duration::from_millis(5));
+                for shard in x.remote_shards()?.values().flatten() {
+                    let got = shard.to_here(Some(Duration::from_secs(5)))?;
+                    assert_eq!(got.tensor().to_vec::<f32>()?, [7.0; 6]);
+                }
+            }
+        }
+        let old: Vec<_> = x.remote_shards()?.values().flatten().cloned().collect();
+        x.reshard(chunks(1, &[1, 0]))?;
+        for stale in old {
+            assert!(matches!(stale.to_here(None), Err(Error::StaleShard { .. })));
+        }
         world.group().barrier()?;
         Ok(())
     });

@@ -140,6 +140,24 @@ fn a_rank_that_fails_before_the_exchange_fails_with_all_others() {
     });
 }
 
+/// Ranks 0 and 2 see that rank 1 has more shards than they think, and rank 1 sees nothing wrong.
+#[test]
+fn references_that_one_rank_cannot_take_are_taken_by_none_and_leave_nothing() {
+    with_workers(3, |world, agent| {
+        let options = TensorOptions::on(world).init_rrefs(agent);
+        let ranks: &[usize] = if world.rank() == 1 { &[0, 1, 2, 1] } else { &[0, 1, 2] };
+        let error = full(chunks(0, ranks), &[12], 1.0, DType::F32, &options).unwrap_err();
+        let Error::Rank { rank: 0, error } = &error else { panic!("{error}") };
+        assert!(matches!(**error, Error::BadState { .. }), "{error}");
+        // Not only when all messages have come: what was offered is taken back.
+        assert_eq!((agent.forks(), agent.references()), (0, 0));
+        // And the world goes on.
+        zeros(chunks(0, &[0, 1, 2]), &[6], DType::F32, &options)?;
+        world.group().barrier()?;
+        Ok(())
+    });
+}
+
 #[test]
 fn a_worker_that_is_another_rank_is_an_error_on_all() {
     spmd(2, |world| {
