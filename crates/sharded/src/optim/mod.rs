@@ -3,32 +3,22 @@
 //! An optimizer works element by element, so every rank changes its own shards and nothing is sent. Its state
 //! is cut as the parameters are: it is a dict of sharded tensors, which is stored and resharded like any other.
 
+mod local;
+mod state;
+
 use std::collections::BTreeMap;
 
-use dtensor_local::{LocalError, Tensor};
+use dtensor_local::Tensor;
 
 use crate::{
-    Error, Result, ShardedTensor,
-    module::{ModuleTensor, ShardableModule, StateDict, for_each_tensor_mut},
+    Error, Result,
+    module::{ShardableModule, StateDict, for_each_tensor_mut},
 };
 
 pub use dtensor_local::nn::{AdamW, Sgd};
+pub use local::LocalOptimizer;
 
-/// One step of a tensor in the memory of one rank: whatever works element by element.
-pub trait LocalOptimizer {
-    /// The names of what is remembered for every element.
-    fn state_names(&self) -> &'static [&'static str];
-
-    /// Changes a parameter and what is remembered of it, in the order of the names; that begins as zeros. Steps
-    /// count from 1.
-    fn step(
-        &self,
-        parameter: &mut Tensor,
-        gradient: &Tensor,
-        state: &mut [Tensor],
-        step: u64,
-    ) -> Result<(), LocalError>;
-}
+use state::{ParameterState, check_gradient, check_state, resharded, run, zeros_like};
 
 /// An optimizer of some parameters of a module, sharded or not, with its state.
 ///
@@ -64,12 +54,6 @@ pub struct ShardedOptimizer<O> {
     groups: Vec<(O, Vec<String>)>,
     /// By path; made at the first step of a parameter.
     state: BTreeMap<String, ParameterState>,
-}
-
-#[derive(Clone, Debug)]
-struct ParameterState {
-    step: u64,
-    tensors: Vec<ModuleTensor>,
 }
 
 impl<O: LocalOptimizer> ShardedOptimizer<O> {
@@ -179,161 +163,4 @@ impl<O: LocalOptimizer> ShardedOptimizer<O> {
         self.state = loaded;
         Ok(())
     }
-}
-
-impl LocalOptimizer for Sgd {
-    fn state_names(&self) -> &'static [&'static str] {
-        if self.momentum == 0.0 { &[] } else { &["momentum_buffer"] }
-    }
-
-    fn step(
-        &self,
-        parameter: &mut Tensor,
-        gradient: &Tensor,
-        state: &mut [Tensor],
-        step: u64,
-    ) -> Result<(), LocalError> {
-        Sgd::step(self, parameter, gradient, state.first_mut(), step)
-    }
-}
-
-impl LocalOptimizer for AdamW {
-    fn state_names(&self) -> &'static [&'static str] {
-        &["exp_avg", "exp_avg_sq"]
-    }
-
-    fn step(
-        &self,
-        parameter: &mut Tensor,
-        gradient: &Tensor,
-        state: &mut [Tensor],
-        step: u64,
-    ) -> Result<(), LocalError> {
-        match state {
-            [mean, square] => AdamW::step(self, parameter, gradient, mean, square, step),
-            other => Err(LocalError::BadNumber {
-                op: "adamw",
-                name: "the number of state tensors",
-                got: other.len().to_string(),
-                want: "two",
-            }),
-        }
-    }
-}
-
-/// A gradient is whole, or cut, as its parameter is.
-fn check_gradient(path: &str, parameter: &ModuleTensor, gradient: &ModuleTensor) -> Result<()> {
-    let fits = match (parameter, gradient) {
-        (ModuleTensor::Plain(own), ModuleTensor::Plain(other)) => {
-            own.shape() == other.shape() && own.dtype() == other.dtype()
-        }
-        (ModuleTensor::Sharded(own), ModuleTensor::Sharded(other)) => {
-            own.process_group().check_same("step", 1, other.process_group())?;
-            own.size() == other.size()
-                && own.dtype() == other.dtype()
-                && own.metadata().shards_metadata == other.metadata().shards_metadata
-        }
-        _ => false,
-    };
-    match fits {
-        true => Ok(()),
-        false => Err(Error::refused(
-            "step",
-            format!("the gradient of `{path}` has another size, dtype or cut than the parameter"),
-            "reshard it to the spec of the parameter",
-        )),
-    }
-}
-
-/// What is remembered is whole, or cut in whatever way on the same ranks, as its parameter is.
-fn check_state(path: &str, parameter: &ModuleTensor, state: &ModuleTensor) -> Result<()> {
-    let fits = match (parameter, state) {
-        (ModuleTensor::Plain(_), ModuleTensor::Plain(_)) => {
-            check_gradient(path, parameter, state).is_ok()
-        }
-        (ModuleTensor::Sharded(own), ModuleTensor::Sharded(state)) => {
-            own.process_group().is_same(state.process_group())
-                && own.size() == state.size()
-                && own.dtype() == state.dtype()
-        }
-        _ => false,
-    };
-    match fits {
-        true => Ok(()),
-        false => Err(Error::refused(
-            "step",
-            format!("the state of `{path}` is not that of a tensor like it"),
-            "load a state that was made with the same plan",
-        )),
-    }
-}
-
-fn zeros_like(parameter: &ModuleTensor, n: usize) -> Result<Vec<ModuleTensor>> {
-    let zeros = |_| match parameter {
-        ModuleTensor::Plain(tensor) => Ok(tensor.zeros_like()?.into()),
-        ModuleTensor::Sharded(tensor) => Ok(tensor.detach().zeros_like()?.into()),
-    };
-    (0..n).map(zeros).collect()
-}
-
-/// State that was cut as the parameter was before.
-fn resharded(state: ParameterState, parameter: &ModuleTensor) -> Result<ParameterState> {
-    let there = |tensor: ModuleTensor| match (tensor, parameter) {
-        (ModuleTensor::Sharded(tensor), ModuleTensor::Sharded(parameter)) => {
-            Ok(tensor.resharded(parameter.sharding_spec())?.into())
-        }
-        _ => Err(lost()),
-    };
-    let tensors = state.tensors.into_iter().map(there).collect::<Result<_>>()?;
-    Ok(ParameterState { step: state.step, tensors })
-}
-
-fn run(
-    optimizer: &impl LocalOptimizer,
-    parameter: &mut ModuleTensor,
-    gradient: &ModuleTensor,
-    state: &mut ParameterState,
-) -> Result<()> {
-    let step = state.step;
-    match (parameter, gradient) {
-        (ModuleTensor::Plain(parameter), ModuleTensor::Plain(gradient)) => {
-            let mut own = Vec::with_capacity(state.tensors.len());
-            for tensor in state.tensors.drain(..) {
-                match tensor {
-                    ModuleTensor::Plain(tensor) => own.push(tensor),
-                    ModuleTensor::Sharded(_) => return Err(lost()),
-                }
-            }
-            let done = optimizer.step(parameter, gradient, &mut own, step);
-            state.tensors = own.into_iter().map(ModuleTensor::Plain).collect();
-            Ok(done?)
-        }
-        (ModuleTensor::Sharded(parameter), ModuleTensor::Sharded(gradient)) => {
-            let gradients: Vec<Tensor> =
-                gradient.local_shards().map(|shard| shard.tensor().clone()).collect();
-            let mut own: Vec<&mut ShardedTensor> = Vec::with_capacity(state.tensors.len());
-            for tensor in &mut state.tensors {
-                match tensor {
-                    ModuleTensor::Sharded(tensor) => own.push(tensor),
-                    ModuleTensor::Plain(_) => return Err(lost()),
-                }
-            }
-            parameter.modify_shards(|number, _, tensor| {
-                let mut taken = Vec::with_capacity(own.len());
-                for state in &mut own {
-                    taken.push(state.take_shard(number)?);
-                }
-                let done = optimizer.step(tensor, &gradients[number], &mut taken, step);
-                for (state, tensor) in own.iter_mut().zip(taken) {
-                    state.put_shard(number, tensor)?;
-                }
-                Ok(done?)
-            })
-        }
-        _ => Err(lost()),
-    }
-}
-
-fn lost() -> Error {
-    Error::refused("step", "a state that is not cut as its parameter", "load it anew")
 }

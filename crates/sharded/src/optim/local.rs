@@ -1,0 +1,62 @@
+//! What an optimizer does with the elements of one rank.
+
+use dtensor_local::{
+    LocalError, Tensor,
+    nn::{AdamW, Sgd},
+};
+
+/// One step of a tensor in the memory of one rank: whatever works element by element.
+pub trait LocalOptimizer {
+    /// The names of what is remembered for every element.
+    fn state_names(&self) -> &'static [&'static str];
+
+    /// Changes a parameter and what is remembered of it, in the order of the names; that begins as zeros. Steps
+    /// count from 1.
+    fn step(
+        &self,
+        parameter: &mut Tensor,
+        gradient: &Tensor,
+        state: &mut [Tensor],
+        step: u64,
+    ) -> Result<(), LocalError>;
+}
+
+impl LocalOptimizer for Sgd {
+    fn state_names(&self) -> &'static [&'static str] {
+        if self.momentum == 0.0 { &[] } else { &["momentum_buffer"] }
+    }
+
+    fn step(
+        &self,
+        parameter: &mut Tensor,
+        gradient: &Tensor,
+        state: &mut [Tensor],
+        step: u64,
+    ) -> Result<(), LocalError> {
+        Sgd::step(self, parameter, gradient, state.first_mut(), step)
+    }
+}
+
+impl LocalOptimizer for AdamW {
+    fn state_names(&self) -> &'static [&'static str] {
+        &["exp_avg", "exp_avg_sq"]
+    }
+
+    fn step(
+        &self,
+        parameter: &mut Tensor,
+        gradient: &Tensor,
+        state: &mut [Tensor],
+        step: u64,
+    ) -> Result<(), LocalError> {
+        match state {
+            [mean, square] => AdamW::step(self, parameter, gradient, mean, square, step),
+            other => Err(LocalError::BadNumber {
+                op: "adamw",
+                name: "the number of state tensors",
+                got: other.len().to_string(),
+                want: "two",
+            }),
+        }
+    }
+}
