@@ -499,7 +499,7 @@ pub enum Error {
         way_out: Text,
     },
 
-    /// A name that the module does not have.
+    /// A name that the module, or a state dict, does not have.
     #[error("{op}: there is no tensor or module `{path}`")]
     NoSuchName {
         /// The operation.

@@ -7,11 +7,16 @@ use dtensor_local::{
 
 /// One step of a tensor in the memory of one rank: whatever works element by element.
 pub trait LocalOptimizer {
-    /// The names of what is remembered for every element.
+    /// The names of what is remembered for every element, with these settings.
     fn state_names(&self) -> &'static [&'static str];
 
+    /// The names of what is remembered with any settings. What these settings do not need is kept for others.
+    fn all_state_names(&self) -> &'static [&'static str] {
+        self.state_names()
+    }
+
     /// Changes a parameter and what is remembered of it, in the order of the names; that begins as zeros. Steps
-    /// count from 1.
+    /// count from 1, and again from 1 where other settings begin to remember something.
     fn step(
         &self,
         parameter: &mut Tensor,
@@ -23,7 +28,11 @@ pub trait LocalOptimizer {
 
 impl LocalOptimizer for Sgd {
     fn state_names(&self) -> &'static [&'static str] {
-        if self.momentum == 0.0 { &[] } else { &["momentum_buffer"] }
+        if self.momentum == 0.0 { &[] } else { self.all_state_names() }
+    }
+
+    fn all_state_names(&self) -> &'static [&'static str] {
+        &["momentum_buffer"]
     }
 
     fn step(

@@ -6,24 +6,24 @@
 mod local;
 mod state;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dtensor_local::Tensor;
 
 use crate::{
     Error, Result,
-    module::{ShardableModule, StateDict, for_each_tensor_mut},
+    module::{ModuleTensor, ShardableModule, StateDict, for_each_tensor_mut},
 };
 
 pub use dtensor_local::nn::{AdamW, Sgd};
 pub use local::LocalOptimizer;
 
-use state::{ParameterState, check_gradient, check_state, resharded, run, zeros_like};
+use state::{ParameterState, check_gradient, check_state};
 
 /// An optimizer of some parameters of a module, sharded or not, with its state.
 ///
 /// ```
-/// use std::collections::BTreeMap;
+/// use std::collections::{BTreeMap, BTreeSet};
 /// use dtensor_sharded::{ChunkShardingSpec, DType, Runner, module::{ModuleTensor, ShardableModule}, ones,
 ///     optim::{Sgd, ShardedOptimizer}};
 ///
@@ -91,35 +91,24 @@ impl<O: LocalOptimizer> ShardedOptimizer<O> {
     }
 
     /// One step of the parameters that have a gradient, which is cut as they are. The others stay as they are,
-    /// and so does their state.
+    /// and so does their state. Where settings have been changed so that more is remembered, that begins with this
+    /// step.
     pub fn step(&mut self, module: &mut dyn ShardableModule, gradients: &StateDict) -> Result<()> {
         // First everything that can be wrong, so that nothing is changed by half.
         for (path, own) in crate::module::named_tensors(module) {
             if let Some(gradient) = gradients.get(&path) {
                 check_gradient(&path, own, gradient)?;
-                let state = self.state.get(&path).map_or(&[][..], |state| &state.tensors);
-                state.iter().try_for_each(|tensor| check_state(&path, own, tensor))?;
+                let mut state = self.state.get(&path).into_iter().flat_map(|s| s.tensors.values());
+                state.try_for_each(|tensor| check_state(&path, own, tensor))?;
             }
         }
         for_each_tensor_mut(module, &mut |path, parameter| {
             let in_group = |(_, paths): &&(O, Vec<String>)| paths.iter().any(|own| own == path);
             let Some((optimizer, _)) = self.groups.iter().find(in_group) else { return Ok(()) };
             let Some(gradient) = gradients.get(path) else { return Ok(()) };
-            let fits = |state: &ParameterState| {
-                state.tensors.iter().all(|tensor| check_gradient(path, parameter, tensor).is_ok())
-            };
-            let mut state = match self.state.remove(path) {
-                Some(state) if fits(&state) => state,
-                Some(state) => resharded(state, parameter)?,
-                None => ParameterState {
-                    step: 0,
-                    tensors: zeros_like(parameter, optimizer.state_names().len())?,
-                },
-            };
-            state.step += 1;
-            let changed = run(optimizer, parameter, gradient, &mut state);
-            self.state.insert(path.into(), state);
-            changed
+            let state = self.state.entry(path.into()).or_default();
+            *state = state.ready(parameter, optimizer.state_names())?;
+            state.run(optimizer, parameter, gradient)
         })
     }
 
@@ -127,14 +116,12 @@ impl<O: LocalOptimizer> ShardedOptimizer<O> {
     /// parameter is, and the number of steps as `<path>.step`.
     pub fn state_dict(&self) -> Result<StateDict> {
         let mut dict = StateDict::new();
-        for (optimizer, paths) in &self.groups {
-            for path in paths {
-                let Some(state) = self.state.get(path) else { continue };
-                let step = i64::try_from(state.step).unwrap_or(i64::MAX);
-                dict.insert(format!("{path}.step"), Tensor::full(&[], step)?.into());
-                for (name, tensor) in optimizer.state_names().iter().zip(&state.tensors) {
-                    dict.insert(format!("{path}.{name}"), tensor.clone());
-                }
+        for path in self.groups.iter().flat_map(|(_, paths)| paths) {
+            let Some(state) = self.state.get(path) else { continue };
+            let step = i64::try_from(state.step).unwrap_or(i64::MAX);
+            dict.insert(format!("{path}.step"), Tensor::full(&[], step)?.into());
+            for (name, tensor) in &state.tensors {
+                dict.insert(format!("{path}.{name}"), tensor.clone());
             }
         }
         Ok(dict)
@@ -142,25 +129,70 @@ impl<O: LocalOptimizer> ShardedOptimizer<O> {
 
     /// Takes up what an optimizer with the same groups remembered. If the parameters have been cut in another
     /// way since, the next step reshards it.
+    ///
+    /// All of the dict is taken, or nothing: what is of no parameter of this optimizer, a state without its
+    /// number of steps, and steps that are no number are errors.
     pub fn load_state_dict(&mut self, dict: &StateDict) -> Result<()> {
-        const OP: &str = "load_state_dict";
+        let mut left: BTreeSet<&str> = dict.keys().map(String::as_str).collect();
         let mut loaded = BTreeMap::new();
         for (optimizer, paths) in &self.groups {
             for path in paths {
-                let Some(step) = dict.get(&format!("{path}.step")) else { continue };
-                let step = step.plain().map(Tensor::item::<i64>).transpose()?.unwrap_or(0);
-                let names = optimizer.state_names().iter();
-                let tensors = names.map(|name| {
-                    let path = format!("{path}.{name}");
-                    let found = dict.get(&path).cloned();
-                    found.ok_or_else(|| Error::NoSuchName { op: OP.into(), path: path.into() })
-                });
-                let tensors = tensors.collect::<Result<_>>()?;
-                let step = u64::try_from(step).unwrap_or(0);
-                loaded.insert(path.clone(), ParameterState { step, tensors });
+                let mut state = ParameterState::default();
+                for name in optimizer.all_state_names() {
+                    let key = format!("{path}.{name}");
+                    if let Some(tensor) = dict.get(&key) {
+                        left.remove(&*key);
+                        state.tensors.insert(name, detached(tensor));
+                    }
+                }
+                let key = format!("{path}.step");
+                match dict.get(&key) {
+                    // It has not had a step.
+                    None if state.tensors.is_empty() => continue,
+                    None => return Err(no_such(&key)),
+                    Some(step) => state.step = n_steps(&key, step)?,
+                }
+                left.remove(&*key);
+                let mut needed = optimizer.state_names().iter();
+                if let Some(name) = needed.find(|name| !state.tensors.contains_key(*name)) {
+                    return Err(no_such(&format!("{path}.{name}")));
+                }
+                loaded.insert(path.clone(), state);
             }
         }
-        self.state = loaded;
+        match left.first() {
+            None => self.state = loaded,
+            Some(key) => {
+                let what = format!("`{key}` is of no parameter of this optimizer");
+                let way_out = "load with the groups and the kind of optimizer it was saved with";
+                return Err(Error::refused(LOAD, what, way_out));
+            }
+        }
         Ok(())
     }
+}
+
+const LOAD: &str = "load_state_dict";
+
+fn no_such(key: &str) -> Error {
+    Error::NoSuchName { op: LOAD.into(), path: key.into() }
+}
+
+/// A state is not differentiated, whoever made it.
+fn detached(tensor: &ModuleTensor) -> ModuleTensor {
+    match tensor {
+        ModuleTensor::Plain(tensor) => tensor.clone().into(),
+        ModuleTensor::Sharded(tensor) => tensor.detach().into(),
+    }
+}
+
+/// How many steps a stored count says.
+fn n_steps(key: &str, stored: &ModuleTensor) -> Result<u64> {
+    let bad = |what: &str| {
+        let what = format!("`{key}` is {what}, not a number of steps");
+        Error::refused(LOAD, what, "store it as one integer, whole on every rank")
+    };
+    let step = stored.plain().ok_or_else(|| bad("a sharded tensor"))?;
+    let step = step.item::<i64>().map_err(|error| bad(&format!("no integer ({error})")))?;
+    u64::try_from(step).map_err(|_| bad(&step.to_string()))
 }

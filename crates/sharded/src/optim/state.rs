@@ -1,18 +1,63 @@
 //! What is remembered of one parameter.
 
+use std::collections::BTreeMap;
+
 use dtensor_local::Tensor;
 
 use super::LocalOptimizer;
 use crate::{Error, Result, ShardedTensor, module::ModuleTensor};
 
-#[derive(Clone, Debug)]
+/// Tensors by name, cut as the parameter is, or was.
+#[derive(Clone, Debug, Default)]
 pub(super) struct ParameterState {
     pub(super) step: u64,
-    pub(super) tensors: Vec<ModuleTensor>,
+    pub(super) tensors: BTreeMap<&'static str, ModuleTensor>,
+}
+
+impl ParameterState {
+    /// The same, cut as the parameter is now, and with all that has these names. What is missing begins as
+    /// zeros, and steps are counted anew from there: a first step is not like others.
+    pub(super) fn ready(
+        &self,
+        parameter: &ModuleTensor,
+        names: &[&'static str],
+    ) -> Result<ParameterState> {
+        let mut ready = ParameterState { step: self.step, tensors: BTreeMap::new() };
+        for (name, tensor) in &self.tensors {
+            ready.tensors.insert(name, cut_as(parameter, tensor)?);
+        }
+        for name in names {
+            if !ready.tensors.contains_key(name) {
+                ready.tensors.insert(name, zeros_like(parameter)?);
+                ready.step = 0;
+            }
+        }
+        Ok(ready)
+    }
+
+    /// One step of a parameter for which it is [ready](Self::ready).
+    pub(super) fn run(
+        &mut self,
+        optimizer: &impl LocalOptimizer,
+        parameter: &mut ModuleTensor,
+        gradient: &ModuleTensor,
+    ) -> Result<()> {
+        self.step += 1;
+        let names = optimizer.state_names();
+        let mut used: Vec<ModuleTensor> =
+            names.iter().filter_map(|name| self.tensors.remove(name)).collect();
+        let done = stepped(optimizer, parameter, gradient, &mut used, self.step);
+        self.tensors.extend(names.iter().copied().zip(used));
+        done
+    }
 }
 
 /// A gradient is whole, or cut, as its parameter is.
-pub(super) fn check_gradient(path: &str, parameter: &ModuleTensor, gradient: &ModuleTensor) -> Result<()> {
+pub(super) fn check_gradient(
+    path: &str,
+    parameter: &ModuleTensor,
+    gradient: &ModuleTensor,
+) -> Result<()> {
     let fits = match (parameter, gradient) {
         (ModuleTensor::Plain(own), ModuleTensor::Plain(other)) => {
             own.shape() == other.shape() && own.dtype() == other.dtype()
@@ -36,7 +81,11 @@ pub(super) fn check_gradient(path: &str, parameter: &ModuleTensor, gradient: &Mo
 }
 
 /// What is remembered is whole, or cut in whatever way on the same ranks, as its parameter is.
-pub(super) fn check_state(path: &str, parameter: &ModuleTensor, state: &ModuleTensor) -> Result<()> {
+pub(super) fn check_state(
+    path: &str,
+    parameter: &ModuleTensor,
+    state: &ModuleTensor,
+) -> Result<()> {
     let fits = match (parameter, state) {
         (ModuleTensor::Plain(_), ModuleTensor::Plain(_)) => {
             check_gradient(path, parameter, state).is_ok()
@@ -58,51 +107,52 @@ pub(super) fn check_state(path: &str, parameter: &ModuleTensor, state: &ModuleTe
     }
 }
 
-pub(super) fn zeros_like(parameter: &ModuleTensor, n: usize) -> Result<Vec<ModuleTensor>> {
-    let zeros = |_| match parameter {
+fn zeros_like(parameter: &ModuleTensor) -> Result<ModuleTensor> {
+    match parameter {
         ModuleTensor::Plain(tensor) => Ok(tensor.zeros_like()?.into()),
         ModuleTensor::Sharded(tensor) => Ok(tensor.detach().zeros_like()?.into()),
-    };
-    (0..n).map(zeros).collect()
+    }
 }
 
-/// State that was cut as the parameter was before.
-pub(super) fn resharded(state: ParameterState, parameter: &ModuleTensor) -> Result<ParameterState> {
-    let there = |tensor: ModuleTensor| match (tensor, parameter) {
-        (ModuleTensor::Sharded(tensor), ModuleTensor::Sharded(parameter)) => {
-            Ok(tensor.resharded(parameter.sharding_spec())?.into())
+/// What was cut as the parameter was before.
+fn cut_as(parameter: &ModuleTensor, state: &ModuleTensor) -> Result<ModuleTensor> {
+    match (parameter, state) {
+        (ModuleTensor::Sharded(parameter), ModuleTensor::Sharded(state))
+            if parameter.metadata().shards_metadata != state.metadata().shards_metadata =>
+        {
+            Ok(state.resharded(parameter.sharding_spec())?.into())
         }
-        _ => Err(lost()),
-    };
-    let tensors = state.tensors.into_iter().map(there).collect::<Result<_>>()?;
-    Ok(ParameterState { step: state.step, tensors })
+        _ => Ok(state.clone()),
+    }
 }
 
-pub(super) fn run(
+fn stepped(
     optimizer: &impl LocalOptimizer,
     parameter: &mut ModuleTensor,
     gradient: &ModuleTensor,
-    state: &mut ParameterState,
+    state: &mut Vec<ModuleTensor>,
+    step: u64,
 ) -> Result<()> {
-    let step = state.step;
     match (parameter, gradient) {
         (ModuleTensor::Plain(parameter), ModuleTensor::Plain(gradient)) => {
-            let mut own = Vec::with_capacity(state.tensors.len());
-            for tensor in state.tensors.drain(..) {
-                match tensor {
-                    ModuleTensor::Plain(tensor) => own.push(tensor),
-                    ModuleTensor::Sharded(_) => return Err(lost()),
-                }
+            if state.iter().any(|tensor| tensor.plain().is_none()) {
+                return Err(lost());
             }
+            let plain = |tensor| match tensor {
+                ModuleTensor::Plain(tensor) => Some(tensor),
+                ModuleTensor::Sharded(_) => None,
+            };
+            // Taken, not copied: a second owner would keep them from being changed in place.
+            let mut own: Vec<Tensor> = state.drain(..).filter_map(plain).collect();
             let done = optimizer.step(parameter, gradient, &mut own, step);
-            state.tensors = own.into_iter().map(ModuleTensor::Plain).collect();
+            state.extend(own.into_iter().map(ModuleTensor::Plain));
             Ok(done?)
         }
         (ModuleTensor::Sharded(parameter), ModuleTensor::Sharded(gradient)) => {
             let gradients: Vec<Tensor> =
                 gradient.local_shards().map(|shard| shard.tensor().clone()).collect();
-            let mut own: Vec<&mut ShardedTensor> = Vec::with_capacity(state.tensors.len());
-            for tensor in &mut state.tensors {
+            let mut own: Vec<&mut ShardedTensor> = Vec::with_capacity(state.len());
+            for tensor in state {
                 match tensor {
                     ModuleTensor::Sharded(tensor) => own.push(tensor),
                     ModuleTensor::Plain(_) => return Err(lost()),

@@ -165,3 +165,75 @@ fn a_state_that_is_not_like_its_parameter_is_refused_before_anything_steps() {
         Ok(())
     });
 }
+
+/// What PyTorch's optimizer would do, and no error when half of the parameters have had their step.
+#[test]
+fn momentum_that_begins_later_begins_as_in_a_first_step() {
+    spmd(2, |world| {
+        let mut module = Parts::default().tensor("a", Tensor::full(&[4], 1.0_f32)?).tensor(
+            "b",
+            shard_tensor(&Tensor::full(&[4], 1.0_f32)?, chunks(0, &[0, 1]), 0, world)?,
+        );
+        let ones = module.tensors["b"].sharded().unwrap().ones_like()?;
+        let gradients: StateDict = BTreeMap::from([
+            ("a".into(), Tensor::full(&[4], 1.0_f32)?.into()),
+            ("b".into(), ones.into()),
+        ]);
+        let sgd = Sgd { lr: 1.0, dampening: 0.25, ..Sgd::default() };
+        let mut optimizer = ShardedOptimizer::new(&module, sgd);
+        let mut stepped = |momentum: f64| -> Result<Vec<f32>> {
+            optimizer.param_groups_mut().for_each(|(sgd, _)| sgd.momentum = momentum);
+            optimizer.step(&mut module, &gradients)?;
+            let (a, b) = (as_plain(&module.tensors["a"])?, as_plain(&module.tensors["b"])?);
+            assert_eq!(a, b);
+            // What is remembered goes through a dict, also while it is not needed.
+            let state = optimizer.state_dict()?;
+            optimizer.load_state_dict(&state)?;
+            assert_eq!(state.len(), optimizer.state_dict()?.len());
+            Ok(a)
+        };
+        assert_eq!(stepped(0.0)?, [0.0; 4]);
+        // The direction is the gradient, without dampening; then half of it, and three quarters of the gradient.
+        assert_eq!(stepped(0.5)?, [-1.0; 4]);
+        assert_eq!(stepped(0.5)?, [-2.25; 4]);
+        // Without momentum, and then with the direction of before.
+        assert_eq!(stepped(0.0)?, [-3.25; 4]);
+        assert_eq!(stepped(0.5)?, [-4.625; 4]);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_state_of_which_a_part_would_be_lost_is_refused_and_changes_nothing() {
+    spmd(2, |world| {
+        let mut module = Parts::default().tensor("a", Tensor::zeros(&[2], DType::F32)?);
+        let gradient: StateDict =
+            BTreeMap::from([("a".into(), Tensor::full(&[2], 1.0_f32)?.into())]);
+        let sgd = Sgd { lr: 1.0, momentum: 0.9, ..Sgd::default() };
+        let mut optimizer = ShardedOptimizer::new(&module, sgd);
+        optimizer.step(&mut module, &gradient)?;
+        let state = optimizer.state_dict()?;
+        let sharded = cut(&[2], &chunks(0, &[0, 1]), world)?;
+        let changes: [(&str, Option<ModuleTensor>); 6] = [
+            ("a.step", None),
+            ("a.exp_avg", Some(numbered(&[2]).into())),
+            ("b.step", Some(Tensor::full(&[], 1_i64)?.into())),
+            ("a.step", Some(sharded.into())),
+            ("a.step", Some(Tensor::full(&[], -1_i64)?.into())),
+            ("a.step", Some(numbered(&[1]).into())),
+        ];
+        for (key, change) in changes {
+            let mut other = state.clone();
+            match change {
+                Some(tensor) => other.insert(key.into(), tensor),
+                None => other.remove(key),
+            };
+            let error = optimizer.load_state_dict(&other).unwrap_err();
+            assert!(error.to_string().contains(key), "{error}");
+            let kept = optimizer.state_dict()?;
+            assert_eq!(kept["a.step"].plain().unwrap().item::<i64>()?, 1);
+            assert_eq!(as_plain(&kept["a.momentum_buffer"])?, [1.0; 2]);
+        }
+        Ok(())
+    });
+}

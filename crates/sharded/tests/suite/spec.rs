@@ -310,7 +310,8 @@ fn specs_survive_storing() {
     let text = serde_json::to_string(&list).unwrap();
     assert_eq!(serde_json::from_str::<EnumerableShardingSpec>(&text).unwrap(), list);
     assert!(serde_json::from_str::<EnumerableShardingSpec>("[]").is_err());
-    let error = serde_json::from_str::<ChunkShardingSpec>(r#"{"dim":0,"placements":[]}"#).unwrap_err();
+    let error =
+        serde_json::from_str::<ChunkShardingSpec>(r#"{"dim":0,"placements":[]}"#).unwrap_err();
     assert!(error.to_string().contains(&Error::NoPlacements.to_string()), "{error}");
     assert!(
         serde_json::from_str::<ChunkShardingSpec>(r#"{"dim":0,"placements":["rank:x/cpu"]}"#)
