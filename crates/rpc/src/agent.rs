@@ -175,7 +175,17 @@ impl Agent {
         usize::try_from(self.0.references.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// Returns when the owners of all references that were dropped here know it, or are gone.
+    /// Takes back all references that a worker has to objects of this one, and says how many there were: for a
+    /// worker that is [lost](Error::Lost) and will not come back to drop them. Should it come back after all, its
+    /// references are to [objects that there are not](Error::NoSuchObject).
+    pub fn reclaim(&self, worker: usize) -> Result<usize> {
+        self.check_running("reclaim")?;
+        self.worker_by_id(worker)?;
+        Ok(self.0.served.objects.reclaim(worker))
+    }
+
+    /// Returns when the owners of all references that were dropped here know it, or do not answer. Those are told
+    /// as long as this agent lives, without anybody waiting for it.
     pub fn flush(&self, timeout: Option<Duration>) -> Result<()> {
         const OP: &str = "flush";
         self.check_running(OP)?;

@@ -76,7 +76,8 @@
 //!   do not become async.
 //! - *References are counted, not collected.* Two workers that have references to each other's objects, each
 //!   kept by the other, keep them for ever. References are not passed on to third workers: the owner shares
-//!   with each.
+//!   with each. An owner that cannot be reached is told again and again, and an owner that has lost a worker
+//!   can [take back](Agent::reclaim) what that had.
 //! - *A body that nobody reads* takes room in the connection that all calls between two workers share, until
 //!   it is dropped.
 //!

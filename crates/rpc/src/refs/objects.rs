@@ -86,6 +86,22 @@ impl Objects {
         drop(unused);
     }
 
+    /// Takes back all forks of a worker.
+    pub(crate) fn reclaim(&self, holder: usize) -> usize {
+        let mut table = self.lock();
+        let mut n_forks = 0;
+        for entry in table.entries.values_mut() {
+            let before = entry.forks.len();
+            entry.forks.retain(|(other, _)| *other != holder);
+            n_forks += before - entry.forks.len();
+        }
+        let is_unused = |_: &u64, entry: &mut Entry| !entry.is_held && entry.forks.is_empty();
+        let unused: Vec<(u64, Entry)> = table.entries.extract_if(is_unused).collect();
+        drop(table);
+        drop(unused);
+        n_forks
+    }
+
     /// Forgets everything.
     pub(crate) fn clear(&self) {
         let entries = std::mem::take(&mut self.lock().entries);

@@ -9,3 +9,4 @@ mod shutdown;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;
+mod wire;

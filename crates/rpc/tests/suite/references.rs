@@ -1,11 +1,18 @@
 //! References and their counts.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use dtensor_comm::World;
 use dtensor_rpc::{Agent, Error, Failure, Options, RefId, Reply, Share, UserRef};
 
-use crate::support::{self, spmd, worker};
+use crate::{
+    support::{self, spmd, worker},
+    wire::Wire,
+};
 
 /// Workers that give the text of an object.
 fn telling(world: &World) -> Result<Agent, support::Failure> {
@@ -116,6 +123,79 @@ fn an_object_of_another_kind_is_not_given() {
         let error = agent.call(world.rank(), "text", own, None).unwrap_err();
         assert!(matches!(error, Error::NoSuchObject { .. }), "{error}");
         drop(owned);
+        Ok(agent.shutdown()?)
+    });
+}
+
+/// It was told five times within a second, and then never again.
+#[test]
+fn an_owner_that_cannot_be_reached_for_a_while_is_told_when_it_can() {
+    let wire = Wire::new();
+    spmd(2, |world| {
+        let through =
+            Options { bind: wire.behind(), advertise: Some(wire.address()), ..Options::default() };
+        let agent = worker(world, if world.rank() == 0 { through } else { Options::default() })?;
+        let owned = match world.rank() {
+            0 => Some(agent.own(Arc::new("treasure".to_string()))?),
+            _ => None,
+        };
+        let share = owned.as_ref().map(|owned| owned.share(&[1])).transpose()?;
+        let share = from_first(world, share)?;
+        if world.rank() == 1 {
+            let reference = agent.adopt(share)?;
+            wire.cut();
+            drop(reference);
+            // Nobody waits for an owner that does not answer.
+            agent.flush(None)?;
+        }
+        world.group().barrier()?;
+        if world.rank() == 0 {
+            assert_eq!((agent.owned(), agent.forks()), (1, 1));
+            drop(owned);
+        }
+        world.group().barrier()?;
+        if world.rank() == 1 {
+            wire.mend();
+        }
+        let patience = Instant::now() + Duration::from_secs(50);
+        while agent.owned() > 0 {
+            assert!(Instant::now() < patience, "the owner was not told");
+            thread::sleep(Duration::from_millis(10));
+        }
+        world.group().barrier()?;
+        Ok(agent.shutdown()?)
+    });
+}
+
+#[test]
+fn what_a_lost_worker_had_can_be_taken_back() {
+    spmd(3, |world| {
+        let agent = telling(world)?;
+        let held = agent.own(Arc::new("held".to_string()))?;
+        let value = Arc::new("shared".to_string());
+        let shared = agent.own(Arc::clone(&value))?;
+        if world.rank() == 0 {
+            for owned in [&held, &shared] {
+                owned.share(&[1, 2])?;
+            }
+            shared.share(&[2])?;
+        }
+        drop(shared);
+        world.group().barrier()?;
+        match world.rank() {
+            0 => {
+                assert_eq!(agent.reclaim(3), Err(Error::NoSuchId { id: 3, size: 3 }));
+                assert_eq!((agent.owned(), agent.forks()), (2, 5));
+                assert_eq!(agent.reclaim(2)?, 3);
+                assert_eq!((agent.owned(), agent.forks()), (2, 2));
+                assert_eq!(agent.reclaim(1)?, 2);
+                // The owner has the one, and nobody the other.
+                assert_eq!((agent.owned(), agent.forks(), Arc::strong_count(&value)), (1, 0, 1));
+                assert_eq!(agent.reclaim(1)?, 0);
+            }
+            _ => assert_eq!(agent.forks(), 0),
+        }
+        drop(held);
         Ok(agent.shutdown()?)
     });
 }
