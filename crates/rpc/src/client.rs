@@ -85,8 +85,8 @@ impl Peers {
         let path = PathAndQuery::try_from(format!("{}{method}", wire::PATH)).ok();
         let path = path.filter(|_| wire::is_method(method)).ok_or_else(bad_method)?;
         let failed = |status: Status| self.error(worker, method, &status);
-        // Whoever sends a head as long as that has a body to send.
-        let longest = Options::LONGEST_CHUNK + wire::PREFIX;
+        // A first message has a head, the others are pieces of a body.
+        let longest = Options::LONGEST_CHUNK.max(limit) + wire::PREFIX;
         let mut grpc = Grpc::new(self.channel(worker)?).max_decoding_message_size(longest);
         grpc.ready().await.map_err(|error| lost(name(), &error))?;
         let mut request = Request::new(request);
@@ -95,6 +95,10 @@ impl Peers {
             grpc.server_streaming(request, path, Raw).await.map_err(failed)?.into_inner();
         let first = body.message().await.map_err(failed)?.and_then(wire::read_first);
         match first {
+            Some(First::Reply { head, .. }) if head.len() > limit => {
+                let (bytes, limit) = (head.len() as u64, limit as u64);
+                Err(Error::TooLarge { worker: name(), method: method.into(), bytes, limit })
+            }
             Some(First::Reply { body: body_length, head }) => {
                 Ok(Answer { head, body_length, body })
             }

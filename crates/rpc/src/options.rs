@@ -32,8 +32,8 @@ pub struct Options {
     pub timeout: Duration,
     /// After which silence a connection is asked whether it is still there, and how long the answer may take.
     pub keepalive: Duration,
-    /// The longest request, and the longest head of a reply, in bytes. Bodies of replies are not bounded by
-    /// it.
+    /// The longest request, and the longest head of a reply, in bytes: of those that this worker sends, and of
+    /// those that it takes. Bodies of replies are not bounded by it.
     pub max_message: usize,
     /// In pieces of how many bytes bodies are sent, at most [`Options::LONGEST_CHUNK`].
     pub chunk: usize,

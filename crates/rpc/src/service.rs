@@ -23,7 +23,7 @@ use crate::{
     CallContext, Failure, Options, Reply, Secret, WorkerInfo,
     codec::Raw,
     control,
-    handler::{Handler, Handlers},
+    handler::{FailureKind, Handler, Handlers},
     refs::Objects,
     together::Gathering,
     wire,
@@ -128,7 +128,7 @@ impl ServerStreamingService<Bytes> for Call {
         let (served, method) = (Arc::clone(&self.served), self.method.clone());
         let (caller, deadline, request) = (self.caller, self.deadline, request.into_inner());
         Box::pin(async move {
-            let chunk = served.options.chunk;
+            let Options { chunk, max_message, .. } = served.options;
             let answer = match method {
                 // At once, whatever the handlers are doing.
                 Method::Control(method) => method.answer(&served, caller, &request),
@@ -142,7 +142,7 @@ impl ServerStreamingService<Bytes> for Call {
                     spawn_blocking(run).await.unwrap_or_else(|error| Err(ended(error)))
                 }
             };
-            let answer = bounded(answer, Options::LONGEST_CHUNK);
+            let answer = bounded(answer, max_message);
             let first = wire::first_message(&answer);
             let body = wire::pieces(answer.map(|reply| reply.body).unwrap_or_default(), chunk);
             let messages = std::iter::once(first).chain(body).map(Ok);
@@ -152,7 +152,7 @@ impl ServerStreamingService<Bytes> for Call {
     }
 }
 
-/// The same, if its head can be sent.
+/// The same, if its head can be sent; and as much of a text as can be.
 fn bounded(answer: Result<Reply, Failure>, limit: usize) -> Result<Reply, Failure> {
     match answer {
         Ok(reply) if reply.head.len() > limit => {
@@ -160,6 +160,9 @@ fn bounded(answer: Result<Reply, Failure>, limit: usize) -> Result<Reply, Failur
             Err(Failure::new(format!(
                 "the head of the reply has {length} bytes, more than {limit}; send them as a body"
             )))
+        }
+        Err(Failure(FailureKind::Failed(text))) if text.len() > limit => {
+            Err(Failure::new(&text[..text.floor_char_boundary(limit)]))
         }
         other => other,
     }

@@ -157,6 +157,41 @@ fn a_message_that_is_too_long_is_refused_by_whoever_finds_it_first() {
 }
 
 #[test]
+fn heads_of_replies_are_as_long_as_both_sides_allow() {
+    const SHORT: usize = 16 << 10;
+    const LONG: usize = 6 << 20;
+    // Longer than any piece of a body, and allowed by both.
+    spmd(2, |world| {
+        let agent = echoing(world, Options { max_message: LONG, ..Options::default() })?;
+        let long = Bytes::from(vec![7; LONG]);
+        assert_eq!(agent.call(1 - world.rank(), "echo", long.clone(), None)?, long);
+        Ok(agent.shutdown()?)
+    });
+    // Allowed by one.
+    spmd(2, |world| {
+        let max_message = [4 << 20, SHORT][world.rank()];
+        let agent = worker(world, Options { max_message, ..Options::default() })?;
+        agent.register("head", |_, _| Ok(Reply::new(vec![0; SHORT + 1])))?;
+        agent.register("fail", |_, _| Err(Failure::new("ä".repeat(SHORT))))?;
+        world.group().barrier()?;
+        let (worker, method) = (format!("worker{}", 1 - world.rank()).into(), "head".into());
+        let error = agent.call(1 - world.rank(), "head", "", None).unwrap_err();
+        match world.rank() {
+            0 => assert!(matches!(error, Error::Remote { .. }), "{error}"),
+            _ => {
+                let (bytes, limit) = (SHORT as u64 + 1, SHORT as u64);
+                assert_eq!(error, Error::TooLarge { worker, method, bytes, limit });
+            }
+        }
+        // A text is cut where it does not fit.
+        let error = agent.call(1 - world.rank(), "fail", "", None).unwrap_err();
+        let Error::Remote { message, .. } = &error else { panic!("{error}") };
+        assert_eq!(message.len(), [SHORT, 2 * SHORT][world.rank()]);
+        Ok(agent.shutdown()?)
+    });
+}
+
+#[test]
 fn a_thousand_calls_at_a_time_are_all_answered() {
     const CALLS: usize = 1000;
     spmd(2, |world| {
