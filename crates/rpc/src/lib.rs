@@ -58,8 +58,8 @@
 //! A worker listens on the loopback device unless told otherwise, and on another device only with TLS or by
 //! explicit permission ([`Error::Plaintext`]). Every request carries the [`Secret`] of the run, 32 random
 //! bytes that rank 0 gives the others over the world. A request without it is refused by its headers alone:
-//! not one byte of its body is read, let alone parsed. All workers of a run trust each other; sizes are
-//! bounded all the same.
+//! not one byte of its body is read, let alone parsed. A connection over which none with it has come within
+//! [`Options::timeout`] is closed. All workers of a run trust each other; sizes are bounded all the same.
 //!
 //! # Nobody hangs
 //!
@@ -90,6 +90,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accept;
 mod agent;
 mod block;
 mod bootstrap;

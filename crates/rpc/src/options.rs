@@ -28,7 +28,8 @@ pub struct Options {
     /// Whether an address that is no loopback address may be used without TLS. The secret can then be read on
     /// the way.
     pub allow_plaintext: bool,
-    /// How long anything is waited for where a call does not say it: 60 s.
+    /// How long anything is waited for where a call does not say it: 60 s. A connection from which nothing with
+    /// the [secret](crate::Secret) has come by then is closed.
     pub timeout: Duration,
     /// After which silence a connection is asked whether it is still there, and how long the answer may take.
     pub keepalive: Duration,

@@ -21,6 +21,7 @@ use tower_service::Service;
 
 use crate::{
     CallContext, Failure, Options, Reply, Secret, WorkerInfo,
+    accept::Admission,
     codec::Raw,
     control,
     handler::{FailureKind, Handler, Handlers},
@@ -102,6 +103,9 @@ impl Call {
     fn admitted(served: &Arc<Served>, request: &http::Request<Body>) -> Result<Call, Status> {
         if !served.secret.admits(request.headers()) {
             return Err(Status::unauthenticated("not a worker of this run"));
+        }
+        if let Some(connection) = request.extensions().get::<Admission>() {
+            connection.admit();
         }
         let number = |name: &str| request.headers().get(name)?.to_str().ok()?.parse::<u64>().ok();
         let caller = number(wire::CALLER).and_then(|caller| usize::try_from(caller).ok());

@@ -82,7 +82,52 @@ pub(crate) fn is_method(method: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(head: Vec<u8>, body: Vec<Vec<u8>>, text: String, number: u64) {
+            let segments = body.iter().cloned().map(Bytes::from);
+            let reply = Reply::new(head.clone()).with_body(segments);
+            let Some(First::Reply { body: length, head: read }) = read_first(first_message(&Ok(reply)))
+            else {
+                return Err(TestCaseError::fail("no reply"));
+            };
+            prop_assert_eq!(length, body.iter().map(|segment| segment.len() as u64).sum::<u64>());
+            prop_assert_eq!(read, head);
+            let failed = read_first(first_message(&Err(Failure::new(&text))));
+            prop_assert!(matches!(failed, Some(First::Failed(read)) if read == text));
+            let missing = Failure(FailureKind::NoSuchObject(number));
+            let missing = read_first(first_message(&Err(missing)));
+            prop_assert!(matches!(missing, Some(First::NoSuchObject(read)) if read == number));
+        }
+
+        /// Whatever a worker sends, and wherever it is cut.
+        #[test]
+        fn any_bytes_are_a_first_message_or_none(kind in 0_u8..5, rest: Vec<u8>) {
+            let bytes: Vec<u8> = std::iter::once(kind).chain(rest.iter().copied()).collect();
+            let number = rest.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));
+            match (read_first(Bytes::from(bytes)), kind, number) {
+                (Some(First::Reply { body, head }), REPLY, Some(number)) => {
+                    prop_assert_eq!(body, number);
+                    prop_assert_eq!(&head[..], &rest[8..]);
+                }
+                (Some(First::Failed(text)), FAILED, _) => {
+                    prop_assert_eq!(text, String::from_utf8_lossy(&rest));
+                }
+                (Some(First::NoSuchObject(got)), NO_SUCH_OBJECT, Some(number)) => {
+                    prop_assert_eq!(got, number);
+                }
+                (None, REPLY | NO_SUCH_OBJECT, None) | (None, 3.., _) => {}
+                (_, kind, number) => {
+                    return Err(TestCaseError::fail(format!("kind {kind}, number {number:?}")));
+                }
+            }
+            prop_assert!(read_first(Bytes::new()).is_none());
+        }
+    }
 
     #[test]
     fn a_body_is_cut_into_pieces_without_empty_ones() {

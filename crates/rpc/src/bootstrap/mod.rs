@@ -9,10 +9,12 @@ use std::{
 };
 
 use tokio::runtime::Handle;
+use tokio_stream::StreamExt;
 use tonic::transport::{Server, server::TcpIncoming};
 
 use crate::{
     Agent, Error, Options, Result, Secret, WorkerInfo,
+    accept::Accepted,
     client::Peers,
     handler::Handlers,
     refs::Objects,
@@ -61,7 +63,7 @@ struct Serving {
 impl Serving {
     fn start(bound: Bound, me: WorkerInfo, secret: Secret, options: Options) -> Result<Serving> {
         let runtime = OwnRuntime::start(me.id, &options)?;
-        let server = server(&options)?;
+        let (server, patience) = (server(&options)?, options.timeout);
         let served = Arc::new(Served {
             me,
             secret,
@@ -77,6 +79,8 @@ impl Serving {
             let listener = tokio::net::TcpListener::from_std(listener).map_err(cannot_start)?;
             TcpIncoming::from(listener).with_nodelay(Some(true))
         };
+        let incoming =
+            incoming.map(move |stream| Ok::<_, std::io::Error>(Accepted::new(stream?, patience)));
         let service = RpcService(Arc::clone(&served));
         runtime.handle().spawn(async move {
             if let Err(error) = server.serve_with_incoming(service, incoming).await {

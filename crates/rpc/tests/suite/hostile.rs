@@ -2,7 +2,7 @@
 
 use std::{
     future::pending,
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     sync::{
         Arc,
@@ -113,15 +113,52 @@ fn who_connects_and_says_nothing_keeps_nobody_from_calling() {
     });
 }
 
+/// Without a greeting there are no pings either, and nobody who would notice.
+#[test]
+fn who_does_not_show_the_secret_is_hung_up_on_and_workers_are_not() {
+    spmd(2, |world| {
+        let agent = worker(world, hasty())?;
+        let address = agent.address();
+        agent.register("wait", move |_, _| {
+            // Later than the call that waits for this: when they are hung up on, it would be as well.
+            hung_up_on(address, b"");
+            hung_up_on(address, GREETING);
+            hung_up_on(address, &GREETING[..5]);
+            Ok(Reply::new("done"))
+        })?;
+        world.group().barrier()?;
+        let long = Some(Duration::from_secs(50));
+        assert_eq!(agent.call(1 - world.rank(), "wait", "", long)?, "done");
+        world.group().barrier()?;
+        agent.shutdown_now();
+        Ok(())
+    });
+}
+
+/// The greeting of HTTP/2, and settings that set nothing.
+const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// Returns when the other side hangs up.
+fn hung_up_on(address: SocketAddr, said: &[u8]) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(40))).unwrap();
+    stream.write_all(said).unwrap();
+    loop {
+        match stream.read(&mut [0; 256]) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return,
+            Err(error) => panic!("still connected: {error}"),
+        }
+    }
+}
+
 /// Writes bytes, after the greeting of HTTP/2 or without it, and waits until the worker hangs up or a moment
 /// has passed.
 fn throw(address: SocketAddr, speaks_http: bool, bytes: &[u8]) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
-    let greeting: &[u8] = match speaks_http {
-        true => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
-        false => b"",
-    };
+    let greeting = if speaks_http { GREETING } else { b"" };
     // The worker may hang up at any time.
     let _ = stream.write_all(greeting).and_then(|()| stream.write_all(bytes));
     let _ = stream.read(&mut [0; 64]);
@@ -161,7 +198,7 @@ impl tokio_stream::Stream for Never {
 }
 
 #[derive(Default)]
-struct Raw;
+pub struct Raw;
 
 impl Codec for Raw {
     type Encode = Bytes;

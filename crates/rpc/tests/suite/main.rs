@@ -3,6 +3,7 @@
 
 mod bootstrap;
 mod calls;
+mod fuzz;
 mod hostile;
 mod references;
 mod shutdown;
