@@ -30,6 +30,7 @@
 mod delegate;
 mod dispatch;
 mod elementwise;
+mod in_place;
 mod nn;
 mod shape;
 mod table;

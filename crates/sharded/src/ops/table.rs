@@ -5,6 +5,7 @@ use dtensor::Scalar;
 use super::{
     OpCall, OpValue,
     elementwise::{binary, unary},
+    in_place::in_place,
     nn::{as_operand, bmm, dropout, layer_norm, linear_op, softmax},
     shape::{chunk, transpose, view},
 };
@@ -20,9 +21,9 @@ pub struct OpRecord {
 /// All operations: first those of PyTorch's table, then those that it once had, then those for tables of
 /// vectors. What ends in `_` gives the changed tensor, because operands are values.
 ///
-/// Of PyTorch's 35, three are not called by name here: `grad` is [`ShardedTensor::gradient`], which needs the
-/// gradients of a walk; `grad_fn` is [`ShardedTensor::is_leaf`]; `_has_compatible_shallow_copy_type` has no
-/// meaning without its interpreter.
+/// All of PyTorch's 35 are there. Three of them mean little here: a tensor does not keep its gradient, so `grad`
+/// gives nothing, and a walk is asked for it ([`ShardedTensor::gradient`]); `grad_fn` of what was computed is the
+/// distributed tensor that knows the way back; and values are not shallow copies of others.
 pub const OPS: &[OpRecord] = &[
     OpRecord { name: "shape", run: |call| Ok(integers(call.sharded(0)?.shape())) },
     OpRecord { name: "size", run: |call| Ok(integers(call.sharded(0)?.size())) },
@@ -39,6 +40,18 @@ pub const OPS: &[OpRecord] = &[
     },
     OpRecord { name: "is_leaf", run: |call| Ok(call.sharded(0)?.is_leaf().into()) },
     OpRecord { name: "requires_grad", run: |call| Ok(call.sharded(0)?.requires_grad().into()) },
+    OpRecord { name: "grad", run: |call| call.sharded(0).map(|_| OpValue::Nothing) },
+    OpRecord {
+        name: "grad_fn",
+        run: |call| {
+            let x = call.sharded(0)?;
+            Ok(if x.is_leaf() { OpValue::Nothing } else { x.value().into() })
+        },
+    },
+    OpRecord {
+        name: "_has_compatible_shallow_copy_type",
+        run: |call| call.sharded(0).map(|_| false.into()),
+    },
     OpRecord { name: "contiguous", run: |call| Ok(call.sharded(0)?.into()) },
     OpRecord { name: "clone", run: |call| Ok(call.sharded(0)?.into()) },
     OpRecord {
@@ -172,6 +185,10 @@ pub const OPS: &[OpRecord] = &[
             )
         },
     },
+    OpRecord { name: "add_", run: |call| in_place(call, "add") },
+    OpRecord { name: "sub_", run: |call| in_place(call, "sub") },
+    OpRecord { name: "mul_", run: |call| in_place(call, "mul") },
+    OpRecord { name: "div_", run: |call| in_place(call, "div") },
     OpRecord { name: "masked_fill", run: masked_fill },
     OpRecord { name: "dropout", run: dropout },
     OpRecord { name: "softmax", run: softmax },

@@ -266,14 +266,145 @@ fn results_lie_on_the_group_of_their_operands() {
     });
 }
 
+/// The table of PyTorch 2.15, all of it.
+const OF_PYTORCH: [&str; 35] = [
+    "shape",
+    "dtype",
+    "layout",
+    "size",
+    "dim",
+    "ndim",
+    "is_contiguous",
+    "contiguous",
+    "is_floating_point",
+    "__reduce_ex__",
+    "requires_grad",
+    "grad",
+    "grad_fn",
+    "is_leaf",
+    "device",
+    "is_meta",
+    "_has_compatible_shallow_copy_type",
+    "type_as",
+    "__deepcopy__",
+    "clone",
+    "detach",
+    "copy_",
+    "requires_grad_",
+    "equal",
+    "allclose",
+    "uniform_",
+    "normal_",
+    "kaiming_uniform_",
+    "constant_",
+    "full_like",
+    "empty_like",
+    "zeros_like",
+    "ones_like",
+    "rand_like",
+    "randn_like",
+];
+
+#[test]
+fn gradients_are_asked_of_walks_and_computed_tensors_know_their_way_back() {
+    spmd(2, |world| {
+        let mut x = cut(&[4, 3], &chunks(0, &[0, 1]), world)?;
+        x.set_requires_grad(true)?;
+        let y = x.mul(2.0)?;
+        for tensor in [&x, &y] {
+            assert!(matches!(ops::call("grad", &[tensor.into()])?, OpValue::Nothing));
+            let alike = ops::call("_has_compatible_shallow_copy_type", &[tensor.into()])?;
+            assert!(matches!(alike, OpValue::Number(number) if number.to_f64() == 0.0));
+        }
+        assert!(matches!(ops::call("grad_fn", &[(&x).into()])?, OpValue::Nothing));
+        let way_back = ops::call("grad_fn", &[(&y).into()])?.into_distributed("grad_fn")?;
+        let gradients = way_back.sum(&[], false)?.backward()?;
+        let gradient = x.gradient(&gradients)?.expect("a gradient");
+        assert_eq!(values(&gradient)?, [2.0; 12]);
+        Ok(())
+    });
+}
+
+#[test]
+fn arithmetic_in_place_is_that_of_new_tensors_in_every_cut() {
+    spmd(3, |world| {
+        for spec in specs() {
+            let whole = signed(&[4, 5]);
+            let x = shard_tensor(&whole, &spec, 0, world)?;
+            let row = Tensor::from_vec(vec![1.0_f32, -2.0, 3.0, 0.5, 4.0], &[5])?;
+            let before = world.recorder().records().len();
+            let others = || [OpValue::from(2.5), (&row).into(), x.clone().into()];
+            for other in others() {
+                let mut changed = [x.clone(), x.clone(), x.clone(), x.clone()];
+                changed[0].add_assign(other.clone())?;
+                changed[1].sub_assign(other.clone())?;
+                changed[2].mul_assign(other.clone())?;
+                changed[3].div_assign(other.clone())?;
+                let want = [
+                    x.add(other.clone())?,
+                    x.sub(other.clone())?,
+                    x.mul(other.clone())?,
+                    x.div(other)?,
+                ];
+                for (changed, want) in changed.iter().zip(&want) {
+                    assert_eq!(changed.metadata().shards_metadata, x.metadata().shards_metadata);
+                    for (got, want) in changed.local_shards().zip(want.local_shards()) {
+                        let bits = |tensor: &Tensor| -> Result<Vec<u32>> {
+                            Ok(tensor.to_vec::<f32>()?.into_iter().map(f32::to_bits).collect())
+                        };
+                        assert_eq!(bits(got.tensor())?, bits(want.tensor())?, "{spec:?}");
+                    }
+                }
+            }
+            assert_eq!(world.recorder().records().len(), before, "{spec:?}");
+            assert!(x.full_tensor()?.equal(&whole)?, "a clone has changed");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn what_cannot_be_changed_in_place_is_refused_on_every_rank_and_stays() {
+    type Body = fn(&mut ShardedTensor, &ShardedTensor) -> Result<()>;
+    let refused = |dtype: DType, body: Body| {
+        let error = same_error(2, |world| {
+            let mut x = cut(&[4, 3], &chunks(0, &[1, 0]), world)?.to_dtype(dtype)?;
+            let (other, before) = (cut(&[4, 3], &chunks(1, &[1, 0]), world)?, x.full_tensor()?);
+            let result = body(&mut x, &other);
+            assert!(x.dtype() == dtype && x.full_tensor()?.equal(&before)?);
+            result
+        });
+        error.cause().clone()
+    };
+    // Integers take no floats, and a quotient is one.
+    assert!(matches!(refused(DType::I64, |x, _| x.add_assign(0.5)), Error::Unsupported { .. }));
+    assert!(matches!(refused(DType::I64, |x, _| x.div_assign(2_i64)), Error::Unsupported { .. }));
+    let error = refused(DType::F32, |x, other| x.add_assign(other));
+    assert!(matches!(error, Error::DifferentShards { .. }), "{error}");
+    spmd(2, |world| {
+        let rows = chunks(0, &[0, 1]);
+        let mut leaf = cut(&[4, 3], &rows, world)?;
+        leaf.set_requires_grad(true)?;
+        let mut x = cut(&[4, 3], &rows, world)?;
+        assert!(matches!(x.add_assign(&leaf), Err(Error::Unsupported { .. })));
+        assert!(matches!(leaf.mul(2.0)?.add_assign(1.0), Err(Error::Unsupported { .. })));
+        x.add_assign(leaf.detach())?;
+        leaf.add_assign(1.0)?;
+        // A parameter stays one, and integers keep their dtype.
+        assert!(leaf.requires_grad() && leaf.is_leaf() && !x.requires_grad());
+        let mut whole = cut(&[4, 3], &rows, world)?.to_dtype(DType::I32)?;
+        whole.mul_assign(3_i64)?;
+        assert_eq!(whole.dtype(), DType::I32);
+        Ok(())
+    });
+}
+
 #[test]
 fn every_operation_of_the_table_is_there_once() {
     let mut names: Vec<&str> = OPS.iter().map(|record| record.name).collect();
     names.sort_unstable();
     assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
-    for wanted in
-        ["copy_", "equal", "allclose", "kaiming_uniform_", "randn_like", "linear", "embedding_bag"]
-    {
+    for wanted in OF_PYTORCH.into_iter().chain(["linear", "add_", "embedding_bag"]) {
         assert!(names.contains(&wanted), "{wanted}");
     }
 }
