@@ -4,6 +4,7 @@ use dtensor_dtype::DType;
 use dtensor_local::Tensor;
 
 use super::{
+    MaxNorm,
     bags::{BagArguments, Bags},
     check_float_table, lookup,
 };
@@ -40,7 +41,7 @@ pub struct BagOptions {
 /// The rows of a sharded table `[V, E]`, put together bag by bag: `[bags, E]`. All ranks of the group call it,
 /// each with its own bags, any number of them. With ids of two dims, every row of them is a bag; with ids of
 /// one dim, `offsets` has where each bag begins. A bag without rows that count is zeros. As
-/// `torch.nn.functional.embedding_bag`; for gradients see
+/// `torch.nn.functional.embedding_bag`; with its `max_norm` it is [`embedding_bag_renormed`], and for gradients see
 /// [`embedding_bag_backward`](super::embedding_bag_backward).
 ///
 /// ```
@@ -79,6 +80,43 @@ pub fn embedding_bag(
         options.include_last_offset.into(),
     ];
     call(OP, &operands)?.into_plain(OP)
+}
+
+/// As [`embedding_bag`], with `max_norm`: see [`embedding_renormed`](super::embedding_renormed). Rows for padding
+/// are shortened as well, as in PyTorch, though they do not count.
+///
+/// ```
+/// use dtensor_sharded::{ChunkShardingSpec, DType, Runner, Tensor, embedding::*, full};
+///
+/// Runner::threads(2).run(|world| {
+///     let mut table = full(ChunkShardingSpec::over_ranks(0, 0..2)?, &[3, 4], 1.0, DType::F64, world)?;
+///     let ids = Tensor::from_vec(vec![0_i64, 2], &[1, 2])?;
+///     let sums = BagOptions { mode: BagMode::Sum, ..BagOptions::default() };
+///     let bags = embedding_bag_renormed(&ids, None, &mut table, &sums, MaxNorm::new(1.0))?;
+///     assert!(bags.to_vec::<f64>()?.iter().all(|value| (value - 1.0).abs() < 1e-6));
+///     Ok::<_, dtensor_sharded::Error>(())
+/// })?;
+/// # Ok::<(), dtensor_sharded::RunError>(())
+/// ```
+pub fn embedding_bag_renormed(
+    ids: &Tensor,
+    offsets: Option<&Tensor>,
+    table: &mut ShardedTensor,
+    options: &BagOptions,
+    max_norm: MaxNorm,
+) -> Result<Tensor> {
+    const OP: &str = "embedding_bag_renormed";
+    max_norm.check(OP, table)?;
+    let arguments = BagArguments::with_options(ids, offsets, options);
+    let bags = arguments.bags(OP, table);
+    let own = bags.as_ref().map_err(Error::clone).map(|bags| {
+        // The row for padding is asked for once, behind the others: nobody looks at it.
+        let padding = arguments.padding.filter(|_| bags.ids.len() < ids.numel());
+        bags.ids.iter().copied().chain(padding).collect()
+    });
+    let all = lookup::all_ids(OP, own, table)?;
+    max_norm.apply(OP, &all, table)?;
+    bags?.pooled(&lookup::rows_of(OP, &all, table)?)
 }
 
 pub(crate) fn embedding_bag_op(call: &OpCall<'_>) -> Result<OpValue> {

@@ -142,15 +142,19 @@ pub(super) fn rows(
     own: Result<Vec<i64>>,
     table: &ShardedTensor,
 ) -> Result<Tensor> {
-    let n = own.as_ref().map_or(0, Vec::len);
     let all = all_ids(op, own, table)?;
+    rows_of(op, &all, table)
+}
+
+/// The same for ids that all ranks know of each other.
+pub(super) fn rows_of(op: &'static str, all: &[Asked], table: &ShardedTensor) -> Result<Tensor> {
     let group = table.process_group();
     let own_rank = group.group(op)?.rank();
     let (dtype, element, width) = (table.dtype(), table.dtype().size(), table.size()[1]);
     let own_shards: Vec<&Shard> = table.local_shards().collect();
     let by_rank = by_member(table.metadata(), group);
     let mut send_counts = Vec::with_capacity(all.len());
-    for asked in &all {
+    for asked in all {
         let count = |shard: &&Shard| {
             let metadata = shard.metadata();
             asked.in_rows(metadata.range(0)).len() * metadata.sizes()[1]
@@ -166,7 +170,7 @@ pub(super) fn rows(
         own_shards.iter().map(|shard| shard.tensor().contiguous()).collect();
     let packed = Tensor::from_bytes_with(&[send_counts.iter().sum()], dtype, |into| {
         let mut at = 0;
-        for asked in &all {
+        for asked in all {
             for (shard, tensor) in own_shards.iter().zip(&elements) {
                 let (metadata, from) = (shard.metadata(), tensor.as_bytes()?);
                 let row_bytes = metadata.sizes()[1] * element;
@@ -181,7 +185,7 @@ pub(super) fn rows(
     })?;
     let arrived = exchange(op, &packed, &send_counts, &recv_counts, table)?;
     let from = arrived.as_bytes()?;
-    Tensor::from_bytes_with(&[n, width], dtype, |into| {
+    Tensor::from_bytes_with(&[own_ids.0.len(), width], dtype, |into| {
         let mut at = 0;
         for shard in by_rank.iter().flatten() {
             let columns = shard.range(1);

@@ -52,10 +52,10 @@ use crate::{
     ops::{OpCall, OpValue, call},
 };
 
-pub use bag::{BagMode, BagOptions, embedding_bag};
+pub use bag::{BagMode, BagOptions, embedding_bag, embedding_bag_renormed};
 pub use bag_backward::{BagGradients, embedding_bag_backward};
 pub use lookup::embedding_backward;
-pub use renorm::renorm_rows;
+pub use renorm::{MaxNorm, renorm_rows};
 
 pub(crate) use bag::embedding_bag_op;
 
@@ -63,7 +63,7 @@ pub(crate) use bag::embedding_bag_op;
 /// E]`. All ranks of the group call it, each with its own ids. An id that is not within `0..V` is the same
 /// error on all.
 ///
-/// As `torch.nn.functional.embedding`; for its `max_norm`, call [`renorm_rows`] first, and for gradients see
+/// As `torch.nn.functional.embedding`; with its `max_norm` it is [`embedding_renormed`], and for gradients see
 /// [`embedding_backward`].
 ///
 /// ```
@@ -81,6 +81,36 @@ pub(crate) use bag::embedding_bag_op;
 /// ```
 pub fn embedding(ids: &Tensor, table: &ShardedTensor) -> Result<Tensor> {
     call("embedding", &[ids.into(), table.into()])?.into_plain("embedding")
+}
+
+/// As [`embedding`], with `max_norm`: the rows that any rank asks for are shortened in the table first, where they
+/// are longer. The ranks tell each other their ids once. It is carried out here, also where somebody has
+/// [registered](crate::ops::register_op) the operation.
+///
+/// ```
+/// use dtensor_sharded::{ChunkShardingSpec, DType, Runner, Tensor, embedding::*, full};
+///
+/// Runner::threads(2).run(|world| {
+///     let mut table = full(ChunkShardingSpec::over_ranks(1, 0..2)?, &[3, 4], 1.0, DType::F64, world)?;
+///     let ids = Tensor::from_vec(vec![world.rank() as i64], &[1])?;
+///     let rows = embedding_renormed(&ids, &mut table, MaxNorm::new(1.0))?;
+///     assert!(rows.to_vec::<f64>()?.iter().all(|value| (value - 0.5).abs() < 1e-6));
+///     assert_eq!(table.full_tensor()?.to_vec::<f64>()?[8..], [1.0; 4]); // not looked up
+///     Ok::<_, dtensor_sharded::Error>(())
+/// })?;
+/// # Ok::<(), dtensor_sharded::RunError>(())
+/// ```
+pub fn embedding_renormed(
+    ids: &Tensor,
+    table: &mut ShardedTensor,
+    max_norm: MaxNorm,
+) -> Result<Tensor> {
+    const OP: &str = "embedding_renormed";
+    max_norm.check(OP, table)?;
+    let all = lookup::all_ids(OP, lookup::ids_of(OP, ids, table), table)?;
+    max_norm.apply(OP, &all, table)?;
+    let shape = [ids.shape(), &table.size()[1..]].concat();
+    Ok(lookup::rows_of(OP, &all, table)?.reshape(&shape)?)
 }
 
 pub(crate) fn embedding_op(call: &OpCall<'_>) -> Result<OpValue> {

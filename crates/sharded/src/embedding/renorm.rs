@@ -4,13 +4,17 @@ use dtensor_comm::ReduceOp;
 use dtensor_dtype::DType;
 use dtensor_local::{LocalError, Tensor};
 
-use super::{check_table, lookup};
+use super::{
+    check_float_table,
+    lookup::{self, Asked},
+};
 use crate::{Error, Result, ShardMetadata, ShardedTensor};
 
 /// Shortens the rows of a table at the ids of all ranks to `max_norm`, where they are longer by the norm of
 /// this order (2 for lengths, infinity for the largest value). All ranks of the group call it, each with its
 /// own ids; where columns are cut, the ranks add up the norms. It is what `max_norm` of
-/// `torch.nn.functional.embedding` does before it looks rows up.
+/// `torch.nn.functional.embedding` does before it looks rows up; for both at once, see
+/// [`embedding_renormed`](super::embedding_renormed).
 ///
 /// ```
 /// use dtensor_sharded::{ChunkShardingSpec, DType, Runner, Tensor, embedding::renorm_rows, full};
@@ -32,82 +36,111 @@ pub fn renorm_rows(
     norm_type: f64,
 ) -> Result<()> {
     const OP: &str = "renorm_rows";
-    check_table(OP, table)?;
-    let positive = |name: &'static str, number: f64| match number > 0.0 {
-        true => Ok(()),
-        false => Err(Error::from(LocalError::BadNumber {
-            op: OP,
-            name,
-            got: number.to_string(),
-            want: "a number above zero",
-        })),
-    };
-    positive("max_norm", max_norm)?;
-    positive("norm_type", norm_type)?;
-    if !table.dtype().is_float() {
-        let got = table.dtype();
-        return Err(LocalError::WrongDType { op: OP, got, want: DType::F32 }.into());
-    }
+    let norm = MaxNorm { max_norm, norm_type };
+    norm.check(OP, table)?;
     let all = lookup::all_ids(OP, lookup::ids_of(OP, ids, table), table)?;
-    let mut rows: Vec<usize> =
-        all.iter().flat_map(lookup::Asked::ids).filter_map(|id| usize::try_from(id).ok()).collect();
-    rows.sort_unstable();
-    rows.dedup();
-    let mut norms = vec![0.0_f64; rows.len()];
-    let is_largest = norm_type.is_infinite();
-    for shard in table.local_shards() {
-        let (range, width) = within(&rows, shard.metadata());
-        let values = shard.tensor().to_dtype(DType::F64)?.contiguous();
-        let values = values.as_slice::<f64>()?;
-        for (row, norm) in rows[range.clone()].iter().zip(&mut norms[range]) {
-            let start = (row - shard.metadata().offsets()[0]) * width;
-            for value in &values[start..start + width] {
-                *norm = match is_largest {
-                    true => norm.max(value.abs()),
-                    false => *norm + value.abs().powf(norm_type),
-                };
-            }
-        }
+    norm.apply(OP, &all, table)
+}
+
+/// How long a row may be that is looked up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MaxNorm {
+    /// Its longest norm.
+    pub max_norm: f64,
+    /// The order of the norm: 2 for lengths, infinity for the largest value.
+    pub norm_type: f64,
+}
+
+impl MaxNorm {
+    /// By the length of rows.
+    pub fn new(max_norm: f64) -> MaxNorm {
+        MaxNorm { max_norm, norm_type: 2.0 }
     }
-    let by = if is_largest { ReduceOp::Max } else { ReduceOp::Sum };
-    let members = table.process_group().group(OP)?;
-    members.all_reduce(&mut norms, by).map_err(Error::comm(OP))?;
-    let scale = |norm: &f64| {
-        let norm = if is_largest { *norm } else { norm.powf(1.0 / norm_type) };
-        // The same little number as in PyTorch.
-        (norm > max_norm).then(|| max_norm / (norm + 1e-7))
-    };
-    let scales: Vec<Option<f64>> = norms.iter().map(scale).collect();
-    table.modify_shards(|_, metadata, tensor| {
-        let dtype = tensor.dtype();
-        let (range, width) = within(&rows, metadata);
-        let scaled = rows[range.clone()].iter().zip(&scales[range]);
-        let scaled: Vec<(usize, f64)> = scaled
-            .filter_map(|(row, scale)| Some(((row - metadata.offsets()[0]) * width, (*scale)?)))
-            .collect();
-        if scaled.is_empty() {
-            return Ok(());
-        }
-        if dtype == DType::F64 {
-            let values = tensor.as_mut_slice::<f64>()?;
-            for (start, scale) in scaled {
-                values[start..start + width].iter_mut().for_each(|value| *value *= scale);
+
+    /// What every rank finds alike.
+    pub(super) fn check(self, op: &'static str, table: &ShardedTensor) -> Result<()> {
+        check_float_table(op, table)?;
+        let positive = |name: &'static str, number: f64| match number > 0.0 {
+            true => Ok(()),
+            false => Err(Error::from(LocalError::BadNumber {
+                op,
+                name,
+                got: number.to_string(),
+                want: "a number above zero",
+            })),
+        };
+        positive("max_norm", self.max_norm)?;
+        positive("norm_type", self.norm_type)
+    }
+
+    /// Shortens the rows that any rank asks for. All ranks call it with the same.
+    pub(super) fn apply(
+        self,
+        op: &'static str,
+        all: &[Asked],
+        table: &mut ShardedTensor,
+    ) -> Result<()> {
+        let MaxNorm { max_norm, norm_type } = self;
+        let mut rows: Vec<usize> =
+            all.iter().flat_map(Asked::ids).filter_map(|id| usize::try_from(id).ok()).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        let mut norms = vec![0.0_f64; rows.len()];
+        let is_largest = norm_type.is_infinite();
+        for shard in table.local_shards() {
+            let (range, width) = within(&rows, shard.metadata());
+            let values = shard.tensor().to_dtype(DType::F64)?.contiguous();
+            let values = values.as_slice::<f64>()?;
+            for (row, norm) in rows[range.clone()].iter().zip(&mut norms[range]) {
+                let start = (row - shard.metadata().offsets()[0]) * width;
+                for value in &values[start..start + width] {
+                    *norm = match is_largest {
+                        true => norm.max(value.abs()),
+                        false => *norm + value.abs().powf(norm_type),
+                    };
+                }
             }
-            return Ok(());
         }
-        // Halves become `f32` and come back as they were, but for the rows that change.
-        let mut wide = tensor.to_dtype(DType::F32)?;
-        let is_f32 = dtype == DType::F32;
-        if is_f32 {
-            *tensor = Tensor::empty(&[0, 0], dtype)?;
-        }
-        let values = wide.as_mut_slice::<f32>()?;
-        for (start, scale) in scaled {
-            values[start..start + width].iter_mut().for_each(|value| *value *= scale as f32);
-        }
-        *tensor = if is_f32 { wide } else { wide.to_dtype(dtype)? };
-        Ok(())
-    })
+        let by = if is_largest { ReduceOp::Max } else { ReduceOp::Sum };
+        let members = table.process_group().group(op)?;
+        members.all_reduce(&mut norms, by).map_err(Error::comm(op))?;
+        let scale = |norm: &f64| {
+            let norm = if is_largest { *norm } else { norm.powf(1.0 / norm_type) };
+            // The same little number as in PyTorch.
+            (norm > max_norm).then(|| max_norm / (norm + 1e-7))
+        };
+        let scales: Vec<Option<f64>> = norms.iter().map(scale).collect();
+        table.modify_shards(|_, metadata, tensor| {
+            let dtype = tensor.dtype();
+            let (range, width) = within(&rows, metadata);
+            let scaled = rows[range.clone()].iter().zip(&scales[range]);
+            let scaled: Vec<(usize, f64)> = scaled
+                .filter_map(|(row, scale)| Some(((row - metadata.offsets()[0]) * width, (*scale)?)))
+                .collect();
+            if scaled.is_empty() {
+                return Ok(());
+            }
+            if dtype == DType::F64 {
+                let values = tensor.as_mut_slice::<f64>()?;
+                for (start, scale) in scaled {
+                    values[start..start + width].iter_mut().for_each(|value| *value *= scale);
+                }
+                return Ok(());
+            }
+            // Halves become `f32` and come back as they were, but for the rows that change.
+            let mut wide = tensor.to_dtype(DType::F32)?;
+            let is_f32 = dtype == DType::F32;
+            if is_f32 {
+                *tensor = Tensor::empty(&[0, 0], dtype)?;
+            }
+            let values = wide.as_mut_slice::<f32>()?;
+            for (start, scale) in scaled {
+                values[start..start + width].iter_mut().for_each(|value| *value *= scale as f32);
+            }
+            *tensor = if is_f32 { wide } else { wide.to_dtype(dtype)? };
+            Ok(())
+        })
+    }
 }
 
 /// Which of the rows, ascending, a shard has, and how many columns of them.

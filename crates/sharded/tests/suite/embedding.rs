@@ -2,7 +2,10 @@
 
 use dtensor_sharded::{
     DType, Error, ProcessGroup, Result, ShardedTensor, Spec, Tensor,
-    embedding::{BagMode, BagOptions, embedding, embedding_backward, embedding_bag, renorm_rows},
+    embedding::{
+        BagMode, BagOptions, MaxNorm, embedding, embedding_backward, embedding_bag,
+        embedding_bag_renormed, embedding_renormed, renorm_rows,
+    },
     ops, shard_tensor,
 };
 use dtensor_testing::spmd;
@@ -424,6 +427,65 @@ fn what_is_looked_up_after_a_renorm_are_shortened_rows() {
         }
         Ok(())
     });
+}
+
+#[test]
+fn looking_up_with_a_longest_norm_is_a_renorm_and_a_lookup_and_tells_ids_once() {
+    spmd(4, |world| {
+        let own = ids_of(world.rank());
+        let (ids, offsets) = (ids_tensor(&own), ids_tensor(&[0]));
+        let n_calls = || world.recorder().records().last().map_or(0, |last| last.number + 1);
+        for spec in specs() {
+            for norm_type in [2.0, 1.0, f64::INFINITY] {
+                let norm = MaxNorm { max_norm: 3.0, norm_type };
+                let mut apart = shard_tensor(&table(), &spec, 0, world)?;
+                let (mut rows, mut bags) = (apart.clone(), apart.clone());
+                let before = n_calls();
+                renorm_rows(&mut apart, &ids, 3.0, norm_type)?;
+                let want = embedding(&ids, &apart)?;
+                let n_apart = n_calls() - before;
+                let got = embedding_renormed(&ids, &mut rows, norm)?;
+                // The lengths and the ids themselves.
+                assert_eq!(n_calls() - before - n_apart, n_apart - 2, "{spec:?}");
+                assert!(got.equal(&want)? && rows.equal(&apart)?, "{spec:?}");
+                let options = BagOptions { padding_idx: Some(5), ..BagOptions::default() };
+                let want = embedding_bag(&ids, Some(&offsets), &apart, &options)?;
+                let got = embedding_bag_renormed(&ids, Some(&offsets), &mut bags, &options, norm)?;
+                // Also of rows that do not count.
+                assert!(got.equal(&want)? && bags.equal(&apart)?, "{spec:?}");
+            }
+        }
+        Ok(())
+    });
+    // What is wrong, on one rank or on all, changes nothing and is the same error on all.
+    let refused = |body: fn(&mut ShardedTensor, bool) -> Result<Tensor>| {
+        same_error(2, |world| {
+            let mut table = shard_tensor(&table(), chunks(0, &[0, 1]), 0, world)?;
+            let before = table.full_tensor()?;
+            let result = body(&mut table, world.rank() == 1);
+            assert!(table.full_tensor()?.equal(&before)?);
+            result
+        })
+    };
+    let error = refused(|table, bad| {
+        let ids = ids_tensor(&[if bad { ROWS as i64 } else { 0 }]);
+        embedding_renormed(&ids, table, MaxNorm::new(0.1))
+    });
+    assert!(matches!(error, Error::Rank { rank: 1, .. }), "{error}");
+    let error = refused(|table, bad| {
+        let offsets = ids_tensor(&[i64::from(bad)]);
+        let options = BagOptions::default();
+        embedding_bag_renormed(
+            &ids_tensor(&[0]),
+            Some(&offsets),
+            table,
+            &options,
+            MaxNorm::new(0.1),
+        )
+    });
+    assert!(matches!(error, Error::Rank { rank: 1, .. }), "{error}");
+    let error = refused(|table, _| embedding_renormed(&ids_tensor(&[0]), table, MaxNorm::new(0.0)));
+    assert!(matches!(error, Error::Local(_)), "{error}");
 }
 
 #[test]
