@@ -4,7 +4,11 @@ use super::overlap::find_overlap;
 use crate::{Error, Result, ShardMetadata, metadata::volume};
 
 /// An error if two shards have common elements. A shard that is empty in a dim overlaps what it would cut in
-/// two, but not what it lies beside. The time is that of sorting the shards.
+/// two, but not what it lies beside.
+///
+/// `n` shards that differ in one dim or two take `n log n` steps, as sorting them does. If they differ in `d`
+/// dims, `n log^(d-1) n`, and for shards that are empty as many times more as there are ways of being empty
+/// among them: one for chunks, `2^d - 1` at most.
 pub fn check_no_overlap(shards: &[ShardMetadata]) -> Result<()> {
     match find_overlap(shards) {
         None => Ok(()),

@@ -180,6 +180,71 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    /// Boxes without an order, of which many are empty in some dims and many begin together.
+    #[test]
+    fn overlaps_with_empty_boxes_are_those_of_all_pairs(
+        n_dims in 1..5_usize,
+        spread in 1..30_usize,
+        places in proptest::collection::vec(proptest::array::uniform4(0..1000_usize), 2..70),
+        sizes in proptest::collection::vec(proptest::array::uniform4(0..9_usize), 70),
+        nonempty_dims in 0..5_usize,
+    ) {
+        let all: Vec<ShardMetadata> = places
+            .iter()
+            .zip(&sizes)
+            .map(|(place, size)| {
+                let offsets: Vec<usize> = place[..n_dims].iter().map(|at| at % (spread * 3)).collect();
+                // Small, or nearly all lists would overlap; and in some lists empty in certain dims only.
+                let small = |dim: usize| match size[dim] % 3 {
+                    0 if dim < nonempty_dims => 1,
+                    small => small,
+                };
+                boxed(&offsets, &(0..n_dims).map(small).collect::<Vec<_>>(), 0)
+            })
+            .collect();
+        // Of boxes that are all the same there is a rule of its own.
+        prop_assume!(all.iter().any(|shard| *shard != all[0]));
+        prop_assert_eq!(check_no_overlap(&all).is_err(), overlap_by_pairs(&all));
+        // The same without those that overlap one before, so that there is something to find only if it is there.
+        let mut apart: Vec<ShardMetadata> = Vec::new();
+        for shard in all {
+            if !apart.iter().any(|other| overlap_by_pairs(&[other.clone(), shard.clone()])) {
+                apart.push(shard);
+            }
+        }
+        prop_assume!(apart.iter().any(|shard| *shard != apart[0]));
+        prop_assert_eq!(check_no_overlap(&apart), Ok(()));
+    }
+}
+
+/// Any two of the empty ones lie at the same place, and none of them overlaps anything.
+#[test]
+fn thousands_of_empty_shards_at_one_place_are_like_any_others() {
+    for n_dims in 1..5_usize {
+        let digit = |index: usize, dim: usize| index / 10_usize.pow(dim as u32) % 10;
+        // Empty in one dim, at `at` there; in the others it spans all.
+        let sheet = |dim: usize, at: usize| {
+            let (mut offsets, mut sizes) = (vec![0; n_dims], vec![20; n_dims]);
+            (offsets[dim], sizes[dim]) = (at, 0);
+            boxed(&offsets, &sizes, 1)
+        };
+        let mut shards: Vec<ShardMetadata> = (0..10_usize.pow(n_dims as u32).min(8000))
+            .map(|index| {
+                let offsets: Vec<usize> = (0..n_dims).map(|dim| 2 * digit(index, dim)).collect();
+                boxed(&offsets, &vec![2; n_dims], 0)
+            })
+            .collect();
+        shards.extend((0..8000).map(|index| sheet(index % n_dims, 0)));
+        assert_eq!(check_no_overlap(&shards), Ok(()), "{n_dims}");
+        // One that cuts boxes in two.
+        shards.push(sheet(0, 3));
+        assert!(check_no_overlap(&shards).is_err(), "{n_dims}");
+    }
+}
+
 #[test]
 fn ten_thousand_shards_are_checked_in_every_number_of_dims() {
     // 10,000 = 100 x 100 = 10 x 10 x 10 x 10.
