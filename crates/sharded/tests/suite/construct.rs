@@ -341,6 +341,32 @@ fn shards_need_no_group_until_one_is_added() {
 }
 
 #[test]
+fn shards_without_a_group_are_held_to_the_metadata_when_one_is_added() {
+    let metadata = described(&chunks(0, &[0, 1]));
+    spmd(2, |world| {
+        let rank = world.rank();
+        let refused = |elements: Tensor| -> Result<Error> {
+            let own = Shard::from_tensor_and_offsets(elements, &[2 * rank, 0], rank)?;
+            let base = ShardedTensorBase::new(vec![own], metadata.clone(), None)?;
+            Ok(ShardedTensor::from_base(base, world).unwrap_err())
+        };
+        let turned = Tensor::zeros(&[4, 2], DType::F32)?.transpose(0, 1)?;
+        assert_eq!(refused(turned)?, Error::NotContiguous { op: "from_base".into() });
+        let error = refused(Tensor::zeros(&[2, 4], DType::F64)?)?;
+        assert!(
+            matches!(&error, Error::Incompatible { property, .. } if *property == "dtype"),
+            "{error}"
+        );
+        // What can be known without shards is not put off.
+        let mut sparse = metadata.clone();
+        sparse.tensor_properties = sparse.tensor_properties.layout(TensorLayout::SparseCoo);
+        let error = ShardedTensorBase::new(Vec::new(), sparse, None).unwrap_err();
+        assert!(matches!(error, Error::WrongLayout { .. }), "{error}");
+        Ok(())
+    });
+}
+
+#[test]
 fn one_local_tensor_is_every_shard_of_its_rank() {
     spmd(4, |world| {
         let mine = Tensor::full(&[5, 2], world.rank() as f32)?;

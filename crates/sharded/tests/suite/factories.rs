@@ -1,9 +1,11 @@
 //! New tensors.
 
 use dtensor::{DeviceMesh, Placement, random};
+use dtensor_local::random::{Distribution, Stream};
 use dtensor_sharded::{
-    ChunkShardingSpec, DType, Device, Error, MemoryFormat, ProcessGroup, Result, ShardedTensor,
-    TensorLayout, TensorProperties, World, empty, full, ones, rand, randn, zeros,
+    ChunkShardingSpec, DType, Device, Error, MemoryFormat, ProcessGroup, Result, Shard,
+    ShardMetadata, ShardedTensor, Tensor, TensorLayout, TensorProperties, World, empty, full, ones,
+    rand, randn, zeros,
 };
 use dtensor_testing::spmd;
 
@@ -128,6 +130,75 @@ fn filling_in_place_is_by_global_index_and_whole_fan() {
         assert!(largest <= bound && largest > 0.6, "{largest}");
         rows.fill_constant(4)?;
         assert_eq!(rows.full_tensor()?.to_vec::<f32>()?, [4.0; 60]);
+        Ok(())
+    });
+}
+
+/// Not only the same in every cut: what one rank with the whole tensor has after that seed.
+#[test]
+fn filling_in_place_gives_the_values_of_a_whole_tensor_with_that_seed() {
+    type Fill = fn(&mut ShardedTensor) -> Result<()>;
+    // sqrt(2 / (1 + 0.5^2)) * sqrt(3 / 12)
+    let bound = (2.0_f64 / 1.25).sqrt() * 0.5;
+    let fills: [(Fill, Distribution); 3] = [
+        (|x| x.fill_uniform(-2.0, 3.0), Distribution::Uniform { low: -2.0, high: 3.0 }),
+        (|x| x.fill_normal(10.0, 0.5), Distribution::Normal { mean: 10.0, std: 0.5 }),
+        (|x| x.fill_kaiming_uniform(0.5), Distribution::Uniform { low: -bound, high: bound }),
+    ];
+    spmd(3, |world| {
+        for dtype in [DType::F32, DType::F64, DType::Bf16] {
+            for (seed, (fill, distribution)) in fills.iter().enumerate() {
+                random::manual_seed(7 + seed as u64);
+                let random::RandomState { seed, offset, .. } = random::state();
+                let whole =
+                    Tensor::random(&[5, 12], dtype, *distribution, Stream { seed, offset })?;
+                for spec in [
+                    chunks(0, &[0, 1, 2]),
+                    chunks(1, &[2, 0, 0, 1]),
+                    boxes(&[(&[0, 0], &[5, 7], 2), (&[0, 7], &[3, 5], 0), (&[3, 7], &[2, 5], 2)]),
+                ] {
+                    random::manual_seed(seed);
+                    let mut x = zeros(&spec, &[5, 12], dtype, world)?;
+                    fill(&mut x)?;
+                    assert!(x.full_tensor()?.equal(&whole)?, "{dtype} {spec:?}");
+                }
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_part_of_the_world_may_hold_a_tensor_without_values() {
+    spmd(4, |world| {
+        let group = ProcessGroup::new(world, &[1, 3])?;
+        let spec = ChunkShardingSpec::new(0, &["rank:1/meta", "rank:3/meta"])?;
+        let x = empty(spec.clone(), &[1 << 40, 8], DType::F32, &group)?;
+        let n_own = world.rank() % 2;
+        assert_eq!((x.local_shards().len(), x.is_meta()), (n_own, n_own == 1));
+        assert_eq!(x.metadata().shards_metadata.len(), 2);
+        // Brought along by the members.
+        let places = ["", "rank:1/meta", "", "rank:3/meta"];
+        let own = (n_own == 1).then(|| {
+            let metadata = ShardMetadata::new(
+                &[world.rank() / 2 * 3],
+                &[3],
+                Some(places[world.rank()].parse()?),
+            )?;
+            Shard::new(Tensor::meta(&[3], DType::I64)?, metadata)
+        });
+        let own: Vec<Shard> = own.transpose()?.into_iter().collect();
+        match (ShardedTensor::from_local_shards(own, &[6], &group), n_own) {
+            (Ok(y), 1) => {
+                assert!(y.is_meta() && y.size() == [6] && y.dtype() == DType::I64);
+            }
+            (Err(Error::NotAMember { .. }), 0) => {}
+            (other, _) => panic!("{other:?}"),
+        }
+        // The placement is that of a rank of the world, and of a member.
+        let outside = ChunkShardingSpec::new(0, &["rank:0/meta", "rank:1/meta"])?;
+        let error = empty(outside, &[4], DType::F32, &group).unwrap_err();
+        assert!(matches!(error, Error::RankNotInGroup { rank: 0, .. }), "{error}");
         Ok(())
     });
 }

@@ -1,7 +1,11 @@
 //! Modules and plans.
 
+use std::collections::BTreeMap;
+
 use dtensor_sharded::{
-    ChunkShardingSpec, DType, Error, ProcessGroup, Result, Spec, Tensor, World,
+    ChunkShardingSpec, DType, Error, ProcessGroup, Result, ShardedTensor, Spec, Tensor, World,
+    embedding::{BagMode, BagOptions, embedding_bag},
+    load_with_process_group,
     module::{
         ModuleTensor, OutputRule, ShardableModule, Sharder, Sharding, ShardingPlan,
         ShardingPlanner, StateDict, load_state_dict, named_tensors, shard_module, shard_parameter,
@@ -414,6 +418,131 @@ fn what_is_loaded_is_a_leaf_that_wants_gradients_as_the_module_does() {
         assert!(!computed.is_leaf());
         Ok(())
     });
+}
+
+/// As [`load_with_process_group`] does it for a whole module: stored by ranks of a group, and read on a group
+/// that was made anew.
+#[test]
+fn a_state_dict_that_a_sub_group_has_stored_is_loaded_on_a_new_group() {
+    spmd(4, |world| {
+        let plan = |dim: isize| {
+            ShardingPlan::new()
+                .shard("fc1.weight", chunks(dim, &[3, 1]))
+                .shard("fc2.weight", chunks(0, &[1, 3, 1]))
+        };
+        let group = ProcessGroup::new(world, &[1, 3])?;
+        let mut saved = model();
+        shard_module(&mut saved, &plan(0), 0, &group)?;
+        let mut state = state_dict(&saved);
+        let mut stored: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+        for (path, tensor) in &state {
+            if let ModuleTensor::Sharded(tensor) = tensor {
+                stored.insert(path.clone(), tensor.to_bytes()?);
+            }
+        }
+        state.retain(|_, tensor| tensor.plain().is_some());
+        drop((saved, group));
+
+        let new = ProcessGroup::new(world, &[1, 3])?;
+        for (path, bytes) in stored {
+            let read = load_with_process_group(&new, || ShardedTensor::from_bytes(&bytes))??;
+            state.insert(path, read.into());
+        }
+        let mut module = model();
+        for (_, child) in module.children_mut() {
+            for (_, tensor) in child.tensors_mut() {
+                *tensor = tensor.plain().unwrap().zeros_like()?.into();
+            }
+        }
+        shard_module(&mut module, &plan(1), 0, &new)?;
+        load_state_dict(&mut module, &state, true)?;
+        for (path, tensor) in named_tensors(&module) {
+            let whole = match tensor {
+                ModuleTensor::Plain(tensor) => tensor.clone(),
+                ModuleTensor::Sharded(tensor) if new.rank().is_some() => tensor.full_tensor()?,
+                ModuleTensor::Sharded(tensor) => {
+                    assert_eq!(tensor.local_shards().len(), 0, "{path}");
+                    continue;
+                }
+            };
+            assert!(whole.equal(&numbered(whole.shape()))?, "{path}");
+        }
+        Ok(())
+    });
+}
+
+/// Cuts the first tables of a collection by rows and the others by columns, in a module of its own.
+struct OfTables {
+    n_by_rows: usize,
+}
+
+impl Sharder for OfTables {
+    fn shard(
+        &self,
+        module: &mut dyn ShardableModule,
+        group: &ProcessGroup,
+    ) -> Result<Option<Box<dyn ShardableModule>>> {
+        let mut cut = Parts::default();
+        for (index, (name, table)) in module.tensors().into_iter().enumerate() {
+            let Some(table) = table.plain().filter(|_| name.starts_with("table")) else {
+                let what = format!("`{name}` is no table");
+                return Err(Error::Unsupported {
+                    op: "shard".into(),
+                    what: what.into(),
+                    way_out: "leave other modules to others".into(),
+                });
+            };
+            let dim = isize::from(index >= self.n_by_rows);
+            let table = shard_tensor(table, chunks(dim, group.world_ranks()), 0, group)?;
+            cut = cut.tensor(&name, table);
+        }
+        Ok(Some(Box::new(cut)))
+    }
+}
+
+/// The sums of the bags of every table, side by side.
+fn pooled(module: &dyn ShardableModule, ids: &Tensor) -> Result<Tensor> {
+    let sums = BagOptions { mode: BagMode::Sum, ..BagOptions::default() };
+    let mut parts = Vec::new();
+    for (_, table) in named_tensors(module) {
+        parts.push(match table {
+            ModuleTensor::Sharded(table) => embedding_bag(ids, None, table, &sums)?,
+            ModuleTensor::Plain(table) => table.embedding(ids)?.sum(&[1], false)?,
+        });
+    }
+    Ok(Tensor::cat(&parts.iter().collect::<Vec<_>>(), 1)?)
+}
+
+#[test]
+fn a_collection_of_tables_cut_by_its_own_sharder_computes_what_it_did() {
+    spmd(4, |world| {
+        let table = |n: usize| numbered(&[10, 8]).mul_scalar(0.25 - n as f64).unwrap();
+        let tables = || {
+            (0..6).fold(Parts::default(), |parts, n| parts.tensor(&format!("table{n}"), table(n)))
+        };
+        let whole = Parts::default().module("tables", tables());
+        let mut sharded = Parts::default().module("tables", tables());
+        let plan = ShardingPlan::new().shard_by("tables", OfTables { n_by_rows: 2 });
+        shard_module(&mut sharded, &plan, 0, &ProcessGroup::of_world(world))?;
+        for (path, tensor) in named_tensors(&sharded) {
+            let dim = isize::from(!["tables.table0", "tables.table1"].contains(&&*path));
+            let spec = tensor.sharded().unwrap().sharding_spec();
+            assert_eq!(spec.as_chunk(), chunks(dim, &[0, 1, 2, 3]).as_chunk(), "{path}");
+        }
+        // Other bags on every rank.
+        let ids = (0..8).map(|n| (3 * n + world.rank() as i64) % 10).collect();
+        let ids = Tensor::from_vec(ids, &[2, 4])?;
+        assert!(pooled(&sharded, &ids)?.equal(&pooled(&whole, &ids)?)?);
+        Ok(())
+    });
+    // It does not know other modules.
+    let error = same_error(2, |world| {
+        let mut module =
+            Parts::default().module("tower", Parts::default().tensor("w", numbered(&[2])));
+        let plan = ShardingPlan::new().shard_by("tower", OfTables { n_by_rows: 1 });
+        shard_module(&mut module, &plan, 0, &ProcessGroup::of_world(world))
+    });
+    assert!(matches!(error.cause(), Error::Unsupported { .. }), "{error}");
 }
 
 /// A module that keeps the rule it is told.

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use dtensor::{DTensor, DeviceMesh, Placement::Replicate};
 use dtensor_sharded::{
     DType, Error, ProcessGroup, Result, Tensor,
     module::{ModuleTensor, ShardableModule, ShardingPlan, StateDict, named_tensors, shard_module},
+    ops::linear,
     optim::{AdamW, LocalOptimizer, Sgd, ShardedOptimizer},
     shard_tensor,
 };
@@ -84,6 +86,54 @@ fn sharded_optimizers_are_those_of_whole_parameters() {
     trained(Sgd { lr: 0.1, ..Sgd::default() });
     trained(Sgd { lr: 0.1, momentum: 0.9, weight_decay: 0.01, ..Sgd::default() });
     trained(AdamW { lr: 0.1, ..AdamW::default() });
+}
+
+/// Forwards, backwards and a step, some times over: with a weight in chunks, and with the whole weight on one
+/// rank.
+fn learned<O: LocalOptimizer + Clone + Send + Sync>(optimizer: O) {
+    let small = |size: &[usize]| numbered(size).mul_scalar(0.05)?.sub_scalar(0.4);
+    spmd(2, |world| {
+        let (input, weight, bias) = (small(&[4, 5])?, small(&[6, 5])?, small(&[6])?);
+        for dim in [0, 1] {
+            let mut cut = shard_tensor(&weight, chunks(dim, &[0, 1]), 0, world)?;
+            cut.set_requires_grad(true)?;
+            let mut module = Parts::default().tensor("w", cut);
+            let mut of_cut = ShardedOptimizer::new(&module, optimizer.clone());
+            let mut whole = Parts::default().tensor("w", weight.clone());
+            let mut of_whole = ShardedOptimizer::new(&whole, optimizer.clone());
+            let alone = DeviceMesh::of_world(world, "ranks")?.alone()?;
+            let copy = |tensor: &Tensor| DTensor::from_local(tensor, &alone, &[Replicate]);
+            for _ in 0..3 {
+                let w = module.tensors["w"].sharded().unwrap();
+                let loss = linear(&input, w, Some(&bias))?.tanh()?.square()?.sum(&[], false)?;
+                let gradient = w.gradient(&loss.backward()?)?.expect("a gradient");
+                of_cut.step(&mut module, &BTreeMap::from([("w".into(), gradient.into())]))?;
+
+                let w = copy(whole.tensors["w"].plain().unwrap())?.requires_grad()?;
+                let y = copy(&input)?.matmul(&w.transpose(0, 1)?)?.add(&copy(&bias)?)?;
+                let gradients = y.tanh()?.square()?.sum(&[], false)?.backward()?;
+                let gradient = gradients.get(&w).expect("a gradient").to_local();
+                of_whole.step(&mut whole, &BTreeMap::from([("w".into(), gradient.into())]))?;
+            }
+            let (a, b) = (as_plain(&module.tensors["w"])?, as_plain(&whole.tensors["w"])?);
+            let close = a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * (1.0 + a.abs()));
+            assert!(close, "{dim}: {a:?} {b:?}");
+            let before = weight.to_vec::<f32>()?;
+            assert!(
+                a.iter().zip(&before).any(|(a, b)| (a - b).abs() > 1e-3),
+                "nothing was learned"
+            );
+            assert!(module.tensors["w"].sharded().unwrap().requires_grad());
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_sharded_weight_learns_what_a_whole_one_does() {
+    learned(Sgd { lr: 0.1, ..Sgd::default() });
+    learned(Sgd { lr: 0.1, momentum: 0.9, nesterov: true, ..Sgd::default() });
+    learned(AdamW { lr: 0.05, ..AdamW::default() });
 }
 
 #[test]
