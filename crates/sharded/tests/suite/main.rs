@@ -12,6 +12,7 @@ mod embedding;
 mod embedding_gradients;
 mod factories;
 mod gather;
+mod ledger;
 mod metadata;
 mod module;
 mod ops;
