@@ -49,6 +49,10 @@ pub(crate) fn open(storage: &dyn Storage) -> Result<Catalog> {
         several if several.iter().any(|file| file.name == TORCH_MODEL) => {
             return open_file(storage, TORCH_MODEL);
         }
+        // One of every rank.
+        [first, ..] if torch_save::has_shards(storage, &first.name) => {
+            return torch_save::open(storage, torch.into_iter().cloned().collect());
+        }
         _ => {}
     }
     if listing.contains("__0.metadata") {

@@ -4,6 +4,7 @@ use super::{
     budget::Budget,
     numpy,
     pickle::{Call, Global, Node, Object, Tree, dtype_name},
+    sharded_view::ShardedView,
     tensor_view::TensorView,
 };
 use crate::{Error, Result, Value};
@@ -17,6 +18,8 @@ const ENTRY: u64 = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Flat<'t> {
     pub tensors: Vec<(String, TensorView<'t>)>,
+    /// Tensors of which there are some shards.
+    pub sharded: Vec<(String, ShardedView<'t>)>,
     pub values: Vec<(String, Value)>,
 }
 
@@ -48,6 +51,12 @@ impl<'w, 't> Walk<'w, 't> {
         self.pay(name, ENTRY + name.len() as u64)?;
         let tree = self.tree;
         if let Some(call) = tree.call(object) {
+            if ShardedView::is_one(tree, call) {
+                let view = ShardedView::read(tree, call, name, self.file)?;
+                self.pay(name, (1 + view.shards.len() as u64) * 32 * view.shape.len() as u64)?;
+                self.flat.sharded.push((name.clone(), view));
+                return Ok(());
+            }
             if TensorView::is_one(call) {
                 let view = TensorView::read(tree, call, name, self.file)?;
                 self.pay(name, 16 * view.shape.len() as u64)?;

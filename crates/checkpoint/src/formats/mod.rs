@@ -30,6 +30,7 @@ pub(crate) mod recorded;
 pub(crate) mod safetensors;
 pub(crate) mod safetensors_write;
 mod sharded;
+mod sharded_view;
 mod tensor_view;
 mod torch_save;
 mod window;

@@ -11,8 +11,11 @@
 //! ```
 //!
 //! `{name}` is the stem of the file, or `archive`. Several tensors may be views of one storage.
+//!
+//! Of a ShardedTensor a file has the shards of the rank that saved it. The files of all ranks, in one directory, are one
+//! checkpoint; what each rank has saved as a whole, they all have, and that of the first is taken.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map};
 
 use super::{
     budget::Budget,
@@ -22,7 +25,8 @@ use super::{
     zip::{Archive, Data},
 };
 use crate::{
-    Catalog, Error, Format, ReadAt, Result, SourceFile, Storage, catalog::Contents, workers,
+    Catalog, Error, Format, ReadAt, Result, SourceFile, Storage, TensorEntry, catalog::Contents,
+    workers,
 };
 
 /// The pickle of such a file, and where its storages are.
@@ -80,8 +84,27 @@ impl Saved {
         file: usize,
         budget: &Budget,
     ) -> Result<Contents> {
+        let (mut contents, sharded) = self.parts(flat, window, file, budget)?;
+        for (name, entry) in sharded {
+            entry.check_cover(&name, window.name())?;
+            contents.tensors.push((name, entry));
+        }
+        Ok(contents)
+    }
+
+    /// The same, with tensors apart of which there may be only some shards.
+    fn parts(
+        &self,
+        flat: Flat<'_>,
+        window: &Window<'_>,
+        file: usize,
+        budget: &Budget,
+    ) -> Result<(Contents, Vec<(String, TensorEntry)>)> {
         // Of a storage with many views, the place is looked up once.
-        let keys: BTreeSet<&str> = flat.tensors.iter().map(|(_, view)| view.key).collect();
+        let shards = flat.sharded.iter().flat_map(|(_, sharded)| &sharded.shards);
+        let whole = flat.tensors.iter().map(|(_, view)| view);
+        let keys: BTreeSet<&str> =
+            whole.chain(shards.map(|(_, view)| view)).map(|view| view.key).collect();
         let keys: Vec<&str> = keys.into_iter().collect();
         let found = workers::map(&keys, workers::readers(), |key| self.storage(window, key))?;
         let storages: HashMap<&str, Data> = keys.into_iter().zip(found).collect();
@@ -93,7 +116,20 @@ impl Saved {
             entry.check_cover(&name, window.name())?;
             tensors.push((name, entry));
         }
-        Ok(Contents { tensors, values: flat.values })
+        let mut sharded = Vec::with_capacity(flat.sharded.len());
+        for (name, view) in flat.sharded {
+            let broken = |what| Error::broken(window.name(), format!("`{name}`: {what}"));
+            let mut chunks = Vec::with_capacity(view.shards.len());
+            for (index, shard) in view.shards {
+                let record = storages.get(shard.key);
+                let record = record.ok_or_else(|| broken("no storage".to_owned()))?;
+                let place = (record, self.archive_start, file);
+                chunks.push(shard.chunk(index, place, budget).map_err(broken)?);
+            }
+            let (stored, shape) = (view.stored, view.shape);
+            sharded.push((name, TensorEntry { stored, shape, chunks, layout: None }));
+        }
+        Ok((Contents { tensors, values: flat.values }, sharded))
     }
 }
 
@@ -101,6 +137,9 @@ impl Saved {
 pub(crate) fn open(storage: &dyn Storage, files: Vec<SourceFile>) -> Result<Catalog> {
     let budget = Budget::new();
     let mut catalog = Catalog::new(Format::TorchSave, files);
+    let mut sharded = BTreeMap::new();
+    // Files of ranks, if the ones before were some as well: only those have the same things.
+    let mut n_of_ranks = 0;
     for position in 0..catalog.files.len() {
         let name = catalog.files[position].name.clone();
         let file = storage.open(&name)?;
@@ -111,7 +150,65 @@ pub(crate) fn open(storage: &dyn Storage, files: Vec<SourceFile>) -> Result<Cata
         let alone = tree.dict(tree.root()).is_none() && tree.sequence(tree.root()).is_none();
         let stem = name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem);
         let flat = flatten(&tree, if alone { stem } else { "" }, &name, &budget)?;
-        catalog.extend(saved.contents(flat, &window, position, &budget)?)?;
+        let (mut contents, shards) = saved.parts(flat, &window, position, &budget)?;
+        let is_of_rank = !shards.is_empty();
+        for (name, entry) in shards {
+            add_shards(&mut sharded, name, entry, &catalog.files[position].name)?;
+        }
+        if is_of_rank && n_of_ranks == position {
+            n_of_ranks += 1;
+            drop_copies(&mut contents, &catalog);
+        }
+        catalog.extend(contents)?;
     }
+    let place = || storage.place();
+    for (name, entry) in &sharded {
+        entry.check_cover(name, &place())?;
+    }
+    catalog.extend(Contents { tensors: sharded.into_iter().collect(), values: Vec::new() })?;
     Ok(catalog)
+}
+
+/// Whether a file has some shards of ShardedTensors. One that cannot be read has none.
+pub(crate) fn has_shards(storage: &dyn Storage, name: &str) -> bool {
+    let budget = Budget::new();
+    let has = || -> Result<bool> {
+        let file = storage.open(name)?;
+        let saved = Saved::open(&Window::whole(file.as_ref()))?;
+        let tree = saved.tree(name, &budget)?;
+        Ok(!flatten(&tree, "", name, &budget)?.sharded.is_empty())
+    };
+    has().unwrap_or(false)
+}
+
+/// Adds the shards of one file to those of others.
+fn add_shards(
+    sharded: &mut BTreeMap<String, TensorEntry>,
+    name: String,
+    entry: TensorEntry,
+    file: &str,
+) -> Result<()> {
+    match sharded.entry(name) {
+        btree_map::Entry::Vacant(place) => {
+            place.insert(entry);
+        }
+        btree_map::Entry::Occupied(mut place) => {
+            let there = place.get_mut();
+            if (there.stored, &there.shape) != (entry.stored, &entry.shape) {
+                let what = format!("`{}` has another size or dtype in another file", place.key());
+                return Err(Error::broken(file, what));
+            }
+            there.chunks.extend(entry.chunks);
+        }
+    }
+    Ok(())
+}
+
+/// Leaves out what the ranks before have saved as well: whole tensors of the same size and dtype, and equal values.
+fn drop_copies(contents: &mut Contents, catalog: &Catalog) {
+    contents.tensors.retain(|(name, entry)| {
+        let there = catalog.tensors.get(name);
+        there.is_none_or(|there| (there.stored, &there.shape) != (entry.stored, &entry.shape))
+    });
+    contents.values.retain(|(name, value)| catalog.values.get(name) != Some(value));
 }

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Every kind of file that is parsed.
-const GOLDEN: [&str; 12] = [
+const GOLDEN: [&str; 13] = [
     "four_ranks/dcp",
     "four_ranks/hf",
     "four_ranks/full.safetensors",
@@ -29,6 +29,7 @@ const GOLDEN: [&str; 12] = [
     "torch_save/protocol4.pt",
     "torch_save/dtypes.pth",
     "torch_save/without_crc.pt",
+    "sharded_tensors",
 ];
 
 /// Opens what may be broken, and reads all of it if it is not.

@@ -13,6 +13,7 @@ mod formats_cover;
 mod formats_distcp;
 mod formats_find;
 mod formats_safetensors;
+mod formats_sharded_tensors;
 mod formats_support;
 mod formats_torch_save;
 mod full_disk;

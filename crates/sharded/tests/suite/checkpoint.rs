@@ -376,3 +376,32 @@ fn checkpoints_of_pytorchs_sharded_tensors_load_in_any_cut_and_as_distributed_te
         Ok(())
     });
 }
+
+/// `torch.save` of a state dict, by two ranks.
+#[test]
+fn files_that_ranks_have_saved_for_themselves_load_on_any_number_of_ranks() {
+    let folder = "../checkpoint/tests/golden/sharded_tensors";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let path = path.to_str().unwrap();
+    spmd(3, |world| {
+        let mesh = DeviceMesh::of_world(world, "x")?;
+        let mut rows = zeros(chunks(1, &[2, 0, 1]), &[5, 3], DType::F32, world)?;
+        let mut boxes = zeros(chunks(0, &[1, 1, 0]), &[4, 4], DType::F32, world)?;
+        let mut state = State::new();
+        state.insert("step", 0)?;
+        state.insert("bias", dtensor::zeros(&[3], DType::F64, &mesh, &[Placement::Replicate])?)?;
+        state.insert(
+            "deep.param",
+            dtensor::zeros(&[2, 4], DType::F32, &mesh, &[Placement::Shard(1)])?,
+        )?;
+        let tensors = &mut [("rows", &mut rows), ("deep.boxes", &mut boxes)];
+        checkpoint::load(world, &mut state, tensors, path, &LoadOptions::default())?;
+        assert_eq!(state.value("step"), Some(&Value::Int(7)));
+        assert!(rows.full_tensor()?.equal(&numbered(&[5, 3]))?);
+        assert!(boxes.full_tensor()?.equal(&numbered(&[4, 4]))?);
+        assert!(state.tensor("deep.param").unwrap().full_tensor()?.equal(&numbered(&[2, 4]))?);
+        let bias = state.tensor("bias").unwrap().full_tensor()?;
+        assert_eq!(bias.to_vec::<f64>()?, [0.0, 1.0, 2.0]);
+        Ok(())
+    });
+}

@@ -18,7 +18,8 @@ pub(crate) enum Global {
     DefaultFactory,
     /// `_codecs.encode`: how bytes are written in protocol 2.
     Encode,
-    /// `getattr`, of nothing but an enum of the list: how Python 3.11.0 to 3.11.3 write its members.
+    /// `getattr`, of nothing but an enum of the list, which is how Python 3.11.0 to 3.11.3 write its members, and of the one class
+    /// within another.
     GetAttr,
     /// A path of the file system that wrote it.
     Path,
@@ -44,8 +45,21 @@ pub(crate) enum Global {
     RebuildParameter,
     RebuildParameterWithState,
     RebuildFromType,
+    RebuildWrapper,
     /// The class of plain tensors, or that of parameters.
     TensorClass,
+
+    // `torch.distributed._shard`.
+    ShardedTensor,
+    ShardedTensorMetadata,
+    Shard,
+    ShardMetadata,
+    /// Either of the two classes of specs.
+    ShardingSpec,
+    /// The place of a shard.
+    RemoteDevice,
+    /// A class within that of sharded tensors, which is named by `getattr`.
+    ProcessGroupState,
 
     // `torch.distributed.checkpoint`.
     Metadata,
@@ -97,7 +111,21 @@ impl Global {
             ("torch._utils", "_rebuild_tensor_v3") => Global::RebuildTensorV3,
             ("torch._utils", "_rebuild_parameter") => Global::RebuildParameter,
             ("torch._utils", "_rebuild_parameter_with_state") => Global::RebuildParameterWithState,
+            ("torch._utils", "_rebuild_wrapper_subclass") => Global::RebuildWrapper,
             ("torch._tensor", "_rebuild_from_type_v2") => Global::RebuildFromType,
+            ("torch.distributed._shard.sharded_tensor.api", "ShardedTensor") => {
+                Global::ShardedTensor
+            }
+            ("torch.distributed._shard.sharded_tensor.metadata", "ShardedTensorMetadata") => {
+                Global::ShardedTensorMetadata
+            }
+            ("torch.distributed._shard.sharded_tensor.shard", "Shard") => Global::Shard,
+            ("torch.distributed._shard.metadata", "ShardMetadata") => Global::ShardMetadata,
+            ("torch.distributed._shard.sharding_spec.api", "EnumerableShardingSpec")
+            | ("torch.distributed._shard.sharding_spec.chunk_sharding_spec", "ChunkShardingSpec") => {
+                Global::ShardingSpec
+            }
+            ("torch.distributed.remote_device", "_remote_device") => Global::RemoteDevice,
             ("torch.distributed.checkpoint.metadata", name) => match name {
                 "Metadata" => Global::Metadata,
                 "MetadataIndex" => Global::MetadataIndex,

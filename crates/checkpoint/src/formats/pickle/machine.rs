@@ -237,9 +237,16 @@ impl<'a, 'p> Machine<'a, 'p> {
         let Some(Node::Tuple(given)) = self.node(arguments) else {
             return Err(self.broken("a call whose arguments are no tuple"));
         };
-        let of_enum = matches!(given.as_slice(), [Object::Global(Global::MemoryFormat), _]);
-        if callee == Global::GetAttr && !of_enum {
-            return Err(self.forbidden("builtins.getattr".to_owned()));
+        match (callee, given.as_slice()) {
+            (Global::GetAttr, [Object::Global(Global::MemoryFormat), _]) => {}
+            (Global::GetAttr, [Object::Global(Global::ShardedTensor), name])
+                if self.text(*name) == Some("ProcessGroupState") =>
+            {
+                self.stack.push(Object::Global(Global::ProcessGroupState));
+                return Ok(());
+            }
+            (Global::GetAttr, _) => return Err(self.forbidden("builtins.getattr".to_owned())),
+            _ => {}
         }
         self.push(match callee {
             // Their items follow; what a `defaultdict` gives for missing keys is of no use here.

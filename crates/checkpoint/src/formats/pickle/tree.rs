@@ -143,7 +143,12 @@ impl<'a> Tree<'a> {
     /// Attribute of an instance of a class.
     pub fn attribute(&self, object: Object, class: Global, name: &str) -> Option<Object> {
         let call = self.call(object).filter(|call| call.callee == class)?;
-        let mut items = self.dict(call.state?)?.iter();
+        let state = match self.tuple(call.state?) {
+            // Of a class that lists its attributes: those of others come first, and there are none.
+            Some([Object::Nothing, listed]) => *listed,
+            _ => call.state?,
+        };
+        let mut items = self.dict(state)?.iter();
         items.find(|(key, _)| self.text(*key) == Some(name)).map(|(_, value)| *value)
     }
 
