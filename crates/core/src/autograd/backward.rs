@@ -26,7 +26,7 @@ pub struct Backward<'a> {
     pub(super) edge: &'a Edge,
     pub(super) kept: &'a Kept,
     pub(super) grads: &'a [Option<DTensor>],
-    /// Gradients are to stay pending sums as far as they can.
+    /// Gradients of leaves are to stay pending sums.
     pub(super) unreduced: bool,
 }
 
@@ -112,9 +112,10 @@ impl Backward<'_> {
         self.node().inputs.get(operand).is_some_and(Option::is_some)
     }
 
-    /// Whether gradients are to stay pending sums as far as they can.
-    pub(crate) fn is_unreduced(&self) -> bool {
-        self.unreduced
+    /// Whether the gradient of an operand is left as it lies, to be brought to its leaf later.
+    pub(crate) fn waits(&self, operand: usize) -> bool {
+        let input = self.node().inputs.get(operand).and_then(Option::as_ref);
+        self.unreduced && input.is_some_and(Edge::is_leaf)
     }
 
     /// A gradient for every operand that needs one. It may have the shape to which the operand was broadcast, and another

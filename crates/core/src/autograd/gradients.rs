@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use dtensor_layout::Layout;
+use dtensor_layout::{DType, Layout};
 
 use super::node::Edge;
 use crate::{DTensor, Result};
@@ -20,6 +20,8 @@ pub struct Gradients {
 struct Found {
     gradient: DTensor,
     home: Layout,
+    /// What it is sent in on the way there, if not its own dtype.
+    sent_in: Option<DType>,
 }
 
 impl Gradients {
@@ -37,7 +39,7 @@ impl Gradients {
     pub fn insert(&mut self, leaf: &DTensor, gradient: DTensor) {
         if let Some(edge) = leaf.edge() {
             let home = gradient.layout().clone();
-            self.by_leaf.insert(edge.id(), Found { gradient, home });
+            self.by_leaf.insert(edge.id(), Found { gradient, home, sent_in: None });
         }
     }
 
@@ -46,9 +48,12 @@ impl Gradients {
         // In the order in which the leaves were made, which is the same on every rank: an addition may communicate.
         for (id, other) in others.by_leaf {
             let found = match self.by_leaf.remove(&id) {
-                Some(before) => {
-                    Found { gradient: before.gradient.add(&other.gradient)?, home: before.home }
-                }
+                Some(before) => Found {
+                    gradient: before.gradient.add(&other.gradient)?,
+                    home: before.home,
+                    // What one loss wants in full is not rounded for another.
+                    sent_in: before.sent_in.filter(|dtype| other.sent_in == Some(*dtype)),
+                },
                 None => other,
             };
             self.by_leaf.insert(id, found);
@@ -56,10 +61,14 @@ impl Gradients {
         Ok(())
     }
 
-    /// Brings gradients that were left [unreduced](crate::BackwardOptions::unreduced) to the layouts of their leaves.
+    /// Brings gradients that were left [unreduced](crate::BackwardOptions::unreduced) to the layouts of their leaves, in the
+    /// dtypes in which each walk would have sent them.
     pub fn reduce(&mut self) -> Result<()> {
+        const OP: &str = "backward";
         for found in self.by_leaf.values_mut() {
-            found.gradient = found.gradient.redistribute_as("backward", &found.home)?;
+            let dtype = found.sent_in.unwrap_or(found.home.dtype());
+            let there = found.gradient.brought_in(OP, &found.home, dtype)?;
+            found.gradient = there.cast_as_it_lies(OP, found.home.dtype())?;
         }
         Ok(())
     }
@@ -74,8 +83,14 @@ impl Gradients {
         self.by_leaf.is_empty()
     }
 
-    pub(super) fn put(&mut self, edge: &Edge, gradient: DTensor, home: Layout) {
-        self.by_leaf.insert(edge.id(), Found { gradient, home });
+    pub(super) fn put(
+        &mut self,
+        edge: &Edge,
+        gradient: DTensor,
+        home: Layout,
+        sent_in: Option<DType>,
+    ) {
+        self.by_leaf.insert(edge.id(), Found { gradient, home, sent_in });
     }
 }
 

@@ -27,7 +27,7 @@ pub use scope::{enable_grad, is_grad_enabled, no_grad};
 pub use walk::{BackwardOptions, grad};
 
 pub(crate) use backward::plus;
-pub(crate) use layouts::{aligned, dual};
+pub(crate) use layouts::dual;
 pub(crate) use node::{Edge, Step, attach, is_recorded, recorded};
 
 use crate::{DTensor, Error, Result};

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use dtensor_layout::Layout;
+use dtensor_layout::{DType, Layout};
 use smallvec::SmallVec;
 
 use super::{
@@ -32,6 +32,10 @@ pub(crate) trait Step: Send + Sync {
     /// [`gradient`](Step::gradient).
     fn again(&self, backward: &Backward<'_>) -> Option<Result<Outputs<DTensor>>> {
         let _ = backward;
+        None
+    }
+    /// The dtype in which gradients that were left [unreduced](super::BackwardOptions::unreduced) are sent.
+    fn sent_in(&self) -> Option<DType> {
         None
     }
 }
@@ -185,6 +189,13 @@ impl Node {
             What::Leaf => "leaf",
             What::Step(step) => step.name(),
             What::Wall(op) => op,
+        }
+    }
+
+    pub(super) fn sent_in(&self) -> Option<DType> {
+        match &self.what {
+            What::Step(step) => step.sent_in(),
+            What::Leaf | What::Wall(_) => None,
         }
     }
 

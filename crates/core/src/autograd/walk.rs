@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use dtensor_layout::DType;
 use smallvec::{SmallVec, smallvec};
 
 use super::{
@@ -123,12 +124,19 @@ struct Walk<'a> {
     waiting: BTreeMap<u64, (Edge, Arrived)>,
     found: Gradients,
     wanted: BTreeMap<(u64, usize), Option<DTensor>>,
+    /// In which dtype the gradient of a leaf would have been sent, if it is left unreduced and all contributions agree.
+    sent_in: BTreeMap<u64, Option<DType>>,
 }
 
 impl<'a> Walk<'a> {
     fn new(options: &'a BackwardOptions) -> Walk<'a> {
-        let (waiting, wanted) = (BTreeMap::new(), BTreeMap::new());
-        Walk { options, waiting, found: Gradients::default(), wanted }
+        Walk {
+            options,
+            waiting: BTreeMap::new(),
+            found: Gradients::default(),
+            wanted: BTreeMap::new(),
+            sent_in: BTreeMap::new(),
+        }
     }
 
     fn begin(&mut self, of: &DTensor) -> Result<()> {
@@ -223,6 +231,11 @@ impl<'a> Walk<'a> {
             let (Some(gradient), Some(input)) = (gradient, input) else { continue };
             let gradient = gradient.sum_to(placed.layout.global_shape())?;
             let gradient = gradient.cast_as_it_lies(node.name(), placed.layout.dtype())?;
+            if self.options.unreduced && input.is_leaf() {
+                let sent_in = node.sent_in();
+                let known = self.sent_in.entry(input.id()).or_insert(sent_in);
+                *known = known.filter(|dtype| sent_in == Some(*dtype));
+            }
             self.arrive(input, gradient)?;
         }
         Ok(())
@@ -238,7 +251,8 @@ impl<'a> Walk<'a> {
         if let Some(wanted) = self.wanted.get_mut(&(edge.node.id, 0)) {
             *wanted = Some(gradient.clone());
         }
-        self.found.put(edge, gradient, home);
+        let sent_in = self.sent_in.remove(&edge.id()).flatten();
+        self.found.put(edge, gradient, home, sent_in);
         Ok(())
     }
 

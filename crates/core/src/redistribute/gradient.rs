@@ -1,11 +1,11 @@
 //! The way back.
 
-use dtensor_layout::DType;
+use dtensor_layout::{DType, Layout};
 use smallvec::smallvec;
 
 use crate::{
-    DTensor, Result,
-    autograd::{Step, aligned, attach, is_recorded},
+    DTensor, Error, Result,
+    autograd::{Step, attach, dual, is_recorded},
     op::{Backward, Grads, Keep},
 };
 
@@ -25,17 +25,20 @@ impl Step for Moved {
         let mut grad = backward.grad()?;
         let home = backward.layout(0);
         if grad.mesh().mesh() != home.mesh() {
-            let placements = crate::autograd::dual(home)?;
+            let placements = dual(home)?;
             grad = grad.redistribute_to(backward.mesh(0), placements.placements())?;
         }
-        let is_sent = !backward.is_unreduced();
         // A gradient that has the dtype already is sent in it, too, and not in that of what was brought here.
         let differs = |dtype: &DType| *dtype != grad.dtype() || *dtype != home.dtype();
-        let dtype = self.backward_dtype.filter(|dtype| is_sent && differs(dtype));
-        if let Some(dtype) = dtype {
-            grad = aligned(grad.cast_as_it_lies(self.op, dtype)?, home)?;
+        let is_sent = !backward.waits(0);
+        if let Some(dtype) = self.backward_dtype.filter(|dtype| is_sent && differs(dtype)) {
+            grad = grad.brought_in(self.op, &dual(home)?, dtype)?;
         }
         Ok(smallvec![Some(grad)])
+    }
+
+    fn sent_in(&self) -> Option<DType> {
+        self.backward_dtype
     }
 }
 
@@ -62,5 +65,22 @@ impl DTensor {
             return Ok(self.clone());
         }
         Ok(moved(op, self, self.cast_parts(op, dtype)?, None))
+    }
+
+    /// A gradient in the placements of `home`, and all that is sent for it in a dtype, in which it stays: also what is
+    /// reduced over an axis on which `home` is a copy, or it would be rounded and sent in full. Where nothing has to be
+    /// sent, nothing is rounded.
+    pub(crate) fn brought_in(
+        &self,
+        op: &'static str,
+        home: &Layout,
+        dtype: DType,
+    ) -> Result<DTensor> {
+        let there = home.with_dtype(self.dtype()).map_err(Error::layout(op))?;
+        if *self.layout() == there {
+            return Ok(self.clone());
+        }
+        let there = home.with_dtype(dtype).map_err(Error::layout(op))?;
+        self.cast_as_it_lies(op, dtype)?.redistribute_as(op, &there)
     }
 }

@@ -1,7 +1,10 @@
 //! What the tests stand on.
 
 use dtensor::{DTensor, DType, DeviceMesh, Placement, Tensor, World, distribute_tensor_from};
-use dtensor_nn::{Module, Result, named_parameters};
+use dtensor_nn::{FullyShardOptions, Module, Result, named_parameters};
+
+/// `fully_shard` or `replicate`.
+pub type Shards = fn(&mut dyn Module, &str, &FullyShardOptions) -> Result<()>;
 
 /// A mesh with names, over all ranks.
 #[track_caller]
