@@ -62,6 +62,16 @@ pub enum Error {
         /// Where it is.
         have: Placement,
     },
+    /// A parameter that is gathered for use, and therefore can no longer be cut by others.
+    #[error(
+        "{op}: `{name}` is gathered for use already; call it before fully_shard and replicate, which cut what is left"
+    )]
+    GatheredAlready {
+        /// What was asked for.
+        op: &'static str,
+        /// Of the parameter.
+        name: String,
+    },
     /// A parameter on another mesh than the one that was named.
     #[error(
         "`{name}` is on mesh {own}, not on {mesh}; make the model on the mesh that is given here"

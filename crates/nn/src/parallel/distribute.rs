@@ -28,6 +28,7 @@ pub fn distribute_module(
     before: Option<Hook>,
     after: Option<Hook>,
 ) -> Result<()> {
+    super::refuse_gathered("distribute_module", module, |_| true)?;
     let mut placed = Vec::new();
     for (name, parameter) in named_parameters(module) {
         let value = parameter.value();

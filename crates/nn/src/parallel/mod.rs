@@ -16,7 +16,10 @@ pub use spot::Spot;
 pub(crate) use styles::surround;
 pub use styles::{ColwiseParallel, RowwiseParallel, SequenceParallel};
 
-use crate::{Error, Module, ModuleState, Result, for_each_module, module_names, named_parameters};
+use crate::{
+    Error, Member, Module, ModuleState, Result, for_each_module, module_names, named_parameters,
+    traverse,
+};
 
 /// What is done to a module to run it on the ranks of a mesh axis.
 pub trait ParallelStyle: fmt::Debug + Send + Sync {
@@ -54,7 +57,8 @@ impl Plan {
 /// Runs the modules of a model on the ranks of a mesh axis, each by the style that a plan has for its name. A pattern that
 /// matches nothing is an error, and so is a style that a module cannot have; then nothing is changed.
 ///
-/// Parameters lie on `mesh`, which may have other axes.
+/// Parameters lie on `mesh`, which may have other axes. It comes before [`fully_shard`](crate::fully_shard) and
+/// [`replicate`](crate::replicate): a module that has parameters which these gather is refused.
 ///
 /// ```
 /// use dtensor::{CommDebug, DType, DeviceMesh, Placement::Replicate, Runner, ones};
@@ -98,6 +102,12 @@ pub fn parallelize_module(
             return Err(Error::OtherMesh { name: name.clone(), own, mesh });
         }
     }
+    refuse_gathered("parallelize_module", module, |parameter| {
+        // All modules that it is in, of which the outermost has the empty name.
+        let mut modules = [0].into_iter().chain(parameter.match_indices('.').map(|(at, _)| at));
+        modules
+            .any(|end| plan.patterns().any(|pattern| pattern::matches(pattern, &parameter[..end])))
+    })?;
     crate::assign_names(module);
     let values: Vec<DTensor> = parameters.iter().map(|(_, own)| own.value()).collect();
     let mut states: Vec<ModuleState> = Vec::new();
@@ -123,4 +133,24 @@ pub fn parallelize_module(
         })?;
     }
     outcome
+}
+
+/// Refuses to place what is gathered for use: how it is gathered would bring it back to where it was, whole.
+fn refuse_gathered(
+    op: &'static str,
+    module: &dyn Module,
+    is_placed: impl Fn(&str) -> bool,
+) -> Result<()> {
+    let mut gathered = None;
+    traverse::walk(module, "", &mut |name, member| {
+        if let Member::Parameter(parameter) = member
+            && gathered.is_none()
+            && parameter.gather().is_some()
+            && is_placed(name)
+        {
+            gathered = Some(name.to_owned());
+        }
+        true
+    });
+    gathered.map_or(Ok(()), |name| Err(Error::GatheredAlready { op, name }))
 }

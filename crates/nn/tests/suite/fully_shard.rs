@@ -13,8 +13,8 @@ use dtensor::{
 };
 use dtensor_nn::{
     Activation, ColwiseParallel, Embedding, Error, Forward, FullyShardOptions, Linear, Mlp, Module,
-    ModuleState, Optimizer, Parameter, Plan, Result, Sgd, fully_shard, named_parameters,
-    parallelize_module, parameters, replicate,
+    ModuleState, Optimizer, Parameter, Plan, Result, Sgd, distribute_module, fully_shard,
+    named_parameters, parallelize_module, parameters, replicate,
 };
 use dtensor_testing::spmd;
 
@@ -382,6 +382,36 @@ fn copies_have_dtypes_too() {
         }
         Ok(())
     });
+}
+
+/// It would be cut, and then gathered as if it was not.
+#[test]
+fn what_is_gathered_is_not_placed_afterwards() {
+    let shards: [fn(&mut dyn Module, &str, &FullyShardOptions) -> Result<()>; 2] =
+        [fully_shard, replicate];
+    for shard in shards {
+        spmd(4, |world| {
+            let mesh = mesh(world, &[("x", 2), ("y", 2)]);
+            let mut mlp = Mlp::new(5, 3, Activation::Gelu, true, DType::F64, &mesh)?;
+            let columns = |pattern: &str| Plan::new().with(pattern, ColwiseParallel::default());
+            shard(&mut mlp.w1, "x", &FullyShardOptions::default())?;
+            let before = mlp.w1.weight.layout();
+            let refused = |outcome: Result<()>, op: &'static str| {
+                let name = "w1.weight".to_owned();
+                assert_eq!(outcome, Err(Error::GatheredAlready { op, name }));
+            };
+            refused(parallelize_module(&mut mlp, &mesh, "y", &columns("w*")), "parallelize_module");
+            let copies = |_: &str, _: &DTensor| None;
+            let outcome = distribute_module(&mut mlp, &mesh, copies, None, None);
+            refused(outcome, "distribute_module");
+            assert_eq!(mlp.w1.weight.layout(), before);
+            assert_eq!(mlp.w2.weight.layout().placements(), [Replicate, Replicate]);
+            // What is not gathered may still be placed.
+            parallelize_module(&mut mlp, &mesh, "y", &columns("w2"))?;
+            assert_eq!(mlp.w2.weight.layout().placements(), [Replicate, Shard(0)]);
+            Ok(())
+        });
+    }
 }
 
 #[test]
