@@ -71,5 +71,6 @@ pub use parallel::{
 pub use parameter::Parameter;
 pub use state_dict::{StateDict, load_state_dict, load_tensors, state_dict};
 pub use traverse::{
-    assign_names, for_each_module, module_names, named_parameters, parameters, set_training,
+    assign_names, for_each_module, module_names, named_buffers, named_parameters, parameters,
+    set_training,
 };

@@ -18,21 +18,25 @@ struct Shared {
     value: Mutex<DTensor>,
     /// How it is gathered, if it lies in parts and is used whole.
     gather: Mutex<Option<Gather>>,
+    /// Whether it was made to be not learnt.
+    frozen: bool,
 }
 
 impl Parameter {
     /// A parameter that is learnt, with this value to begin with.
     pub fn new(value: &DTensor) -> Result<Parameter> {
-        Ok(Parameter::of(value.requires_grad()?))
+        Ok(Parameter::of(value.requires_grad()?, false))
     }
 
-    /// A tensor that belongs to a module and is not learnt: it has no gradient.
+    /// A buffer: a tensor of any dtype that belongs to a module and is not learnt. It has no gradient, and
+    /// [`fully_shard`](crate::fully_shard) leaves it as it is.
     pub fn frozen(value: &DTensor) -> Parameter {
-        Parameter::of(value.detach())
+        Parameter::of(value.detach(), true)
     }
 
-    fn of(value: DTensor) -> Parameter {
-        Parameter(Arc::new(Shared { value: Mutex::new(value), gather: Mutex::new(None) }))
+    fn of(value: DTensor, frozen: bool) -> Parameter {
+        let (value, gather) = (Mutex::new(value), Mutex::new(None));
+        Parameter(Arc::new(Shared { value, gather, frozen }))
     }
 
     /// The value to compute with: gathered, if the parameter lies in parts that are
@@ -57,6 +61,12 @@ impl Parameter {
     /// Whether it is learnt.
     pub fn is_learnt(&self) -> bool {
         self.lock().needs_grad()
+    }
+
+    /// Whether it is a buffer: made [frozen](Parameter::frozen), and not learnt since. A parameter that is only
+    /// [not learnt at present](Parameter::set_learnt) is none.
+    pub fn is_buffer(&self) -> bool {
+        self.0.frozen && !self.is_learnt()
     }
 
     /// Whether it is learnt from now on.

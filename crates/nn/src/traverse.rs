@@ -2,7 +2,8 @@
 
 use crate::{Member, Module, Parameter};
 
-/// Every parameter with its name, in the order of the fields; one that several modules share is there once.
+/// Every parameter with its name, in the order of the fields; one that several modules share is there once. Buffers are among
+/// them, as they are in a state dict.
 pub fn named_parameters(module: &dyn Module) -> Vec<(String, Parameter)> {
     let mut found: Vec<(String, Parameter)> = Vec::new();
     walk(module, "", &mut |name, member| {
@@ -14,6 +15,12 @@ pub fn named_parameters(module: &dyn Module) -> Vec<(String, Parameter)> {
         true
     });
     found
+}
+
+/// Every [buffer](Parameter::frozen) with its name, in the same order.
+pub fn named_buffers(module: &dyn Module) -> Vec<(String, Parameter)> {
+    let all = named_parameters(module).into_iter();
+    all.filter(|(_, parameter)| parameter.is_buffer()).collect()
 }
 
 /// Every parameter that is learnt.

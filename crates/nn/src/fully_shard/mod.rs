@@ -67,7 +67,7 @@ impl FullyShardOptions {
 ///
 /// A parameter may be cut on other axes by then, by [tensor parallel](crate::parallelize_module) styles: this axis cuts
 /// last, what the others left. Parameters that are copies on a further axis stay so there, and their gradients are reduced
-/// over both.
+/// over both. Buffers stay as they are, in their dtype and where they lie.
 ///
 /// ```
 /// use dtensor::{DType, DeviceMesh, Placement::Shard, Runner, ones};
@@ -90,7 +90,7 @@ pub fn fully_shard(module: &mut dyn Module, axis: &str, options: &FullyShardOpti
     shard(module, axis, options, true)
 }
 
-/// Data parallel on the same machinery: parameters stay as they are; dtypes as in `options`. Gradients of copies are reduced
+/// Data parallel on the same machinery: parameters stay as they are; dtypes as in `options`, for parameters. Gradients of copies are reduced
 /// once, over all ranks of the axis.
 pub fn replicate(module: &mut dyn Module, axis: &str, options: &FullyShardOptions) -> Result<()> {
     shard(module, axis, options, false)
@@ -146,13 +146,14 @@ fn cut_last(layout: &Layout, axis: usize, dim: usize) -> Result<Layout> {
     })
 }
 
-/// The parameters of a module without those of units in it.
+/// The parameters of a module without those of units in it, and without buffers: these may have any dtype and any use, of
+/// which a part, or a value in another dtype, is something else.
 fn own_parameters(module: &dyn Module) -> Vec<(String, Parameter)> {
     let mut own: Vec<(String, Parameter)> = Vec::new();
     traverse::walk(module, "", &mut |name, member| match member {
         Member::Parameter(parameter) => {
             let is_known = own.iter().any(|(_, other)| other.is_same(parameter));
-            if !is_known && parameter.gather().is_none() {
+            if !is_known && !parameter.is_buffer() && parameter.gather().is_none() {
                 own.push((name.to_owned(), (*parameter).clone()));
             }
             true

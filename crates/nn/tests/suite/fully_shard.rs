@@ -14,11 +14,11 @@ use dtensor::{
 use dtensor_nn::{
     Activation, ColwiseParallel, Embedding, Error, Forward, FullyShardOptions, Linear, Mlp, Module,
     ModuleState, Optimizer, Parameter, Plan, Result, Sgd, distribute_module, fully_shard,
-    named_parameters, parallelize_module, parameters, replicate,
+    named_buffers, named_parameters, parallelize_module, parameters, replicate,
 };
 use dtensor_testing::spmd;
 
-use crate::support::{assert_close, copies, fill, mesh, tensor};
+use crate::support::{Shards, assert_close, copies, fill, mesh, tensor};
 
 /// A layer that shows what it computes with, and that can be made to fail.
 #[derive(Clone, Module)]
@@ -384,12 +384,64 @@ fn copies_have_dtypes_too() {
     });
 }
 
+/// Numbers of rows as bf16 would be others, and half a mean is no mean.
+#[test]
+fn buffers_stay_as_they_are() {
+    #[derive(Module)]
+    struct Buffered {
+        weight: Parameter,
+        rows: Parameter,
+        mean: Parameter,
+        state: ModuleState,
+    }
+    impl Forward for Buffered {
+        fn forward(&self, x: &DTensor) -> dtensor::Result<DTensor> {
+            let (rows, mean) = (self.rows.get()?, self.mean.get()?);
+            assert_eq!((rows.dtype(), mean.dtype()), (DType::I64, DType::F64));
+            let weight = self.weight.get()?;
+            assert_eq!((weight.dtype(), weight.placements()), (DType::Bf16, &[Replicate][..]));
+            x.matmul(&weight.index_select(0, &rows)?)?.sub(&mean)
+        }
+    }
+    for shard in [fully_shard as Shards, replicate] {
+        spmd(2, |world| {
+            let mesh = mesh(world, &[("x", 2)]);
+            let rows = Tensor::from_slice(&[257_i64, 3, 259, 258], &[4]).unwrap();
+            let rows = dtensor::distribute_tensor_from(&rows, &mesh, &[Replicate], None)?;
+            let mut module = Buffered {
+                weight: Parameter::new(&tensor(&[260, 3], 1.0, DType::F64, &mesh, &[Replicate]))?,
+                rows: Parameter::frozen(&rows),
+                mean: Parameter::frozen(&tensor(&[3], 2.0, DType::F64, &mesh, &[Replicate])),
+                state: ModuleState::default(),
+            };
+            let names = |of: Vec<(String, Parameter)>| -> Vec<String> {
+                of.into_iter().map(|(name, _)| name).collect()
+            };
+            assert_eq!(names(named_buffers(&module)), ["rows", "mean"]);
+            assert_eq!(names(named_parameters(&module)), ["weight", "rows", "mean"]);
+            let options = FullyShardOptions::default().mixed_precision(DType::Bf16, DType::F64);
+            shard(&mut module, "x", &options)?;
+            for buffer in [&module.rows, &module.mean] {
+                assert_eq!(buffer.layout().placements(), [Replicate]);
+            }
+            assert_eq!(module.rows.value().to_vec::<i64>()?, [257, 3, 259, 258]);
+            let x = tensor(&[6, 4], 3.0, DType::F64, &mesh, &[Shard(0)]);
+            assert_eq!(module.call(&x)?.square()?.sum(&[], false)?.backward()?.len(), 1);
+            // A weight that is not learnt for a while is cut like any other.
+            module.weight.set_learnt(false)?;
+            assert_eq!(names(named_buffers(&module)), ["rows", "mean"]);
+            // A buffer that is learnt from now on is none.
+            module.mean.set_learnt(true)?;
+            assert_eq!(names(named_buffers(&module)), ["rows"]);
+            Ok(())
+        });
+    }
+}
+
 /// It would be cut, and then gathered as if it was not.
 #[test]
 fn what_is_gathered_is_not_placed_afterwards() {
-    let shards: [fn(&mut dyn Module, &str, &FullyShardOptions) -> Result<()>; 2] =
-        [fully_shard, replicate];
-    for shard in shards {
+    for shard in [fully_shard as Shards, replicate] {
         spmd(4, |world| {
             let mesh = mesh(world, &[("x", 2), ("y", 2)]);
             let mut mlp = Mlp::new(5, 3, Activation::Gelu, true, DType::F64, &mesh)?;
