@@ -1,8 +1,11 @@
 //! A module whose parameters are gathered together.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, Weak,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    cell::RefCell,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use dtensor::{DTensor, Phase, RedistributeOptions, Result, is_grad_enabled, phase};
@@ -26,6 +29,13 @@ pub(crate) struct Unit {
 struct Neighbours {
     previous: Weak<Unit>,
     next: Weak<Unit>,
+    /// Whether a unit around them has said so, and not the order in which they ran.
+    are_told: bool,
+}
+
+thread_local! {
+    /// The unit that ran last on this rank.
+    static LAST: RefCell<Weak<Unit>> = const { RefCell::new(Weak::new()) };
 }
 
 impl Unit {
@@ -41,7 +51,7 @@ impl Unit {
 
     /// Runs a module with its parameters gathered.
     pub(crate) fn around(
-        &self,
+        self: &Arc<Unit>,
         x: &DTensor,
         forward: impl FnOnce(&DTensor) -> Result<DTensor>,
     ) -> Result<DTensor> {
@@ -57,6 +67,9 @@ impl Unit {
             }
         }
         lock(&self.tickets).clear();
+        if phase() == Phase::Forward {
+            self.follow();
+        }
         self.start()?;
         self.start_following()?;
         for parameter in &self.parameters {
@@ -75,6 +88,35 @@ impl Unit {
             Some(dtype) if y.dtype().is_float() => y.to_dtype(dtype),
             _ => Ok(y),
         }
+    }
+
+    /// Blocks of a model that is no unit itself are told of each other by nobody. The first time that they run, each learns
+    /// which one ran before it. All ranks run them in one order, and so learn the same.
+    fn follow(self: &Arc<Unit>) {
+        let last = LAST.with_borrow_mut(|last| std::mem::replace(last, Arc::downgrade(self)));
+        let Some(last) = last.upgrade() else { return };
+        let is_free = |unit: &Unit, neighbour: fn(&Neighbours) -> &Weak<Unit>| {
+            let neighbours = lock(&unit.neighbours);
+            !neighbours.are_told && neighbour(&neighbours).upgrade().is_none()
+        };
+        let are_free = is_free(self, |own| &own.previous) && is_free(&last, |own| &own.next);
+        // The first block runs after the last one as well, in the next step, with other values.
+        if are_free && !self.leads_to(&last) {
+            link_pair(&last, self);
+        }
+    }
+
+    /// Whether another one runs after this one, as far as they have learnt it themselves.
+    fn leads_to(self: &Arc<Unit>, other: &Arc<Unit>) -> bool {
+        let mut unit = Some(self.clone());
+        while let Some(own) = unit {
+            if Arc::ptr_eq(&own, other) {
+                return true;
+            }
+            let neighbours = lock(&own.neighbours);
+            unit = neighbours.next.upgrade().filter(|_| !neighbours.are_told);
+        }
+        false
     }
 
     /// Begins to gather all parameters.
@@ -140,9 +182,15 @@ pub(super) fn link(module: &dyn Module) {
     });
     for pair in units.windows(2) {
         let [before, after] = pair else { continue };
-        lock(&before.neighbours).next = Arc::downgrade(after);
-        lock(&after.neighbours).previous = Arc::downgrade(before);
+        link_pair(before, after);
+        lock(&before.neighbours).are_told = true;
+        lock(&after.neighbours).are_told = true;
     }
+}
+
+fn link_pair(before: &Arc<Unit>, after: &Arc<Unit>) {
+    lock(&before.neighbours).next = Arc::downgrade(after);
+    lock(&after.neighbours).previous = Arc::downgrade(before);
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -8,6 +8,7 @@ mod modules;
 mod optimizer_names;
 mod optimizers;
 mod parallel;
+mod prefetch;
 mod state;
 mod styles;
 mod support;
