@@ -1,6 +1,6 @@
 //! From a loss to the leaves.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use dtensor_layout::DType;
 use smallvec::{SmallVec, smallvec};
@@ -118,10 +118,19 @@ pub fn grad(
 /// Gradients of the results of a node, as far as they have come.
 type Arrived = SmallVec<[Option<DTensor>; 1]>;
 
+/// A node whose gradients have arrived in part.
+struct Waiting {
+    edge: Edge,
+    grads: Arrived,
+    /// Where the first of them came from. What is done to bring a gradient to a leaf, which was made outside of all
+    /// modules, belongs to the module that computed it.
+    from: Option<Arc<str>>,
+}
+
 struct Walk<'a> {
     options: &'a BackwardOptions,
-    /// Nodes whose gradients have arrived in part, by number.
-    waiting: BTreeMap<u64, (Edge, Arrived)>,
+    /// By number.
+    waiting: BTreeMap<u64, Waiting>,
     found: Gradients,
     wanted: BTreeMap<(u64, usize), Option<DTensor>>,
     /// In which dtype the gradient of a leaf would have been sent, if it is left unreduced and all contributions agree.
@@ -174,8 +183,8 @@ impl<'a> Walk<'a> {
     }
 
     fn visit_all(&mut self) -> Result<()> {
-        while let Some((_, (edge, grads))) = self.waiting.pop_last() {
-            let module = edge.node.module.clone();
+        while let Some((_, Waiting { edge, grads, from })) = self.waiting.pop_last() {
+            let module = if edge.is_leaf() { from } else { edge.node.module.clone() };
             debug::in_module(module, || self.visit(&edge, grads))?;
         }
         Ok(())
@@ -258,11 +267,12 @@ impl<'a> Walk<'a> {
 
     /// A gradient comes to where a tensor was made, and is added to those that have come.
     fn arrive(&mut self, edge: &Edge, gradient: DTensor) -> Result<()> {
-        let (_, grads) = self
-            .waiting
-            .entry(edge.id())
-            .or_insert_with(|| (edge.clone(), smallvec![None; edge.node.results.len()]));
-        let place = &mut grads[edge.result];
+        let waiting = self.waiting.entry(edge.id()).or_insert_with(|| Waiting {
+            edge: edge.clone(),
+            grads: smallvec![None; edge.node.results.len()],
+            from: debug::module(),
+        });
+        let place = &mut waiting.grads[edge.result];
         *place = Some(plus(place.take(), gradient)?);
         Ok(())
     }

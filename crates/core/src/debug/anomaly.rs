@@ -5,14 +5,15 @@ use std::cell::Cell;
 use dtensor_layout::ReduceOp;
 
 use super::module::{module, phase};
-use crate::{DTensor, Error, Result, op::Op, scope::with};
+use crate::{DTensor, DeviceMesh, Error, Result, op::Op, scope::with};
 
 thread_local! {
     static DETECTS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `body`, in which every operation looks at its results, and fails with [`Error::NotFinite`] on every rank if one is NaN
-/// or infinite while its operands are not. Slow: the ranks tell each other after every operation.
+/// Runs `body`, in which every operation and every redistribution looks at its results, and fails with [`Error::NotFinite`] on
+/// every rank if one has NaN, or infinities, that its operands have nowhere. Infinite operands are on purpose, as in a mask,
+/// and so are infinite results of them; a NaN of them is not. Slow: the ranks tell each other after every operation.
 ///
 /// ```
 /// use dtensor::{DeviceMesh, Error, Placement::Shard, Runner, detect_anomaly, full};
@@ -45,31 +46,57 @@ pub(super) fn is_detecting() -> bool {
 
 /// Looks at the results of an operation.
 pub(super) fn check(op: &dyn Op, operands: &[&DTensor], results: &[DTensor]) -> Result<()> {
-    let Some(first) = operands.first().filter(|first| !first.mesh().is_fake()) else {
-        return Ok(());
-    };
-    if first.mesh().coord().is_none() {
+    let Some(first) = operands.first() else { return Ok(()) };
+    compare(op.name(), first.mesh(), operands.iter().copied(), results.iter())
+}
+
+/// Looks at what was brought elsewhere: sums of numbers may be none, and so may numbers in another dtype.
+pub(super) fn check_brought(op: &'static str, from: &DTensor, there: &DTensor) -> Result<()> {
+    // Of two meshes, no rank may know everything.
+    match from.mesh() == there.mesh() {
+        true => compare(op, from.mesh(), [from].into_iter(), [there].into_iter()),
+        false => Ok(()),
+    }
+}
+
+/// How bad numbers are: NaN is worse than an infinity, which is worse than none of either.
+const INFINITE: i64 = 1;
+const NAN: i64 = 2;
+
+/// Fails if the results are worse than the operands, on all ranks together.
+fn compare<'a>(
+    op: &'static str,
+    mesh: &DeviceMesh,
+    operands: impl Iterator<Item = &'a DTensor>,
+    results: impl Iterator<Item = &'a DTensor>,
+) -> Result<()> {
+    if mesh.is_fake() || mesh.coord().is_none() {
         return Ok(());
     }
-    let bad = |tensor: &DTensor| -> Result<bool> {
-        if !tensor.dtype().is_float() || tensor.local().numel() == 0 {
-            return Ok(false);
-        }
-        Ok(!tensor.local().isfinite()?.all(&[], false)?.item::<bool>()?)
-    };
-    // Infinite operands are on purpose, as in a mask.
-    let mut found = [0_i64, 0];
+    let mut found = [0, 0];
     for operand in operands {
-        found[0] |= i64::from(bad(operand)?);
+        found[0] = found[0].max(badness(operand)?);
     }
     for result in results {
-        found[1] |= i64::from(bad(result)?);
+        found[1] = found[1].max(badness(result)?);
     }
-    let axes: Vec<usize> = (0..first.mesh().n_axes()).collect();
-    let everybody = first.mesh().group_of("detect_anomaly", &axes)?.tag("detect_anomaly");
+    let axes: Vec<usize> = (0..mesh.n_axes()).collect();
+    let everybody = mesh.group_of("detect_anomaly", &axes)?.tag("detect_anomaly");
     everybody.all_reduce(&mut found, ReduceOp::Max).map_err(Error::comm("detect_anomaly"))?;
-    match found {
-        [0, 1] => Err(Error::NotFinite { op: op.name(), module: module(), phase: phase() }),
-        _ => Ok(()),
+    match found[1] > found[0] {
+        true => Err(Error::NotFinite { op, module: module(), phase: phase() }),
+        false => Ok(()),
     }
+}
+
+/// Of what this rank holds.
+fn badness(tensor: &DTensor) -> Result<i64> {
+    let local = tensor.local();
+    if !local.dtype().is_float() || local.numel() == 0 {
+        return Ok(0);
+    }
+    if local.isfinite()?.all(&[], false)?.item::<bool>()? {
+        return Ok(0);
+    }
+    Ok(if local.isnan()?.any(&[], false)?.item::<bool>()? { NAN } else { INFINITE })
 }

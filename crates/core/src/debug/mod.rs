@@ -42,6 +42,15 @@ pub(crate) fn finished(op: &dyn Op, operands: &[&DTensor], results: &[DTensor]) 
     }
 }
 
+/// A tensor was brought to another layout, or cast where it lies.
+#[inline]
+pub(crate) fn brought(op: &'static str, from: &DTensor, there: &DTensor) -> Result<()> {
+    match WATCHED.get() && anomaly::is_detecting() {
+        true => anomaly::check_brought(op, from, there),
+        false => Ok(()),
+    }
+}
+
 /// Somebody began or ceased to listen.
 fn watch() {
     WATCHED.set(comm::is_listening() || explain::is_listening() || anomaly::is_detecting());

@@ -6,6 +6,7 @@ use smallvec::smallvec;
 use crate::{
     DTensor, Error, Result,
     autograd::{Step, attach, dual, is_recorded},
+    debug,
     op::{Backward, Grads, Keep},
 };
 
@@ -64,7 +65,9 @@ impl DTensor {
         if dtype == self.dtype() {
             return Ok(self.clone());
         }
-        Ok(moved(op, self, self.cast_parts(op, dtype)?, None))
+        let cast = self.cast_parts(op, dtype)?;
+        debug::brought(op, self, &cast)?;
+        Ok(moved(op, self, cast, None))
     }
 
     /// A gradient in the placements of `home`, and all that is sent for it in a dtype, in which it stays: also what is

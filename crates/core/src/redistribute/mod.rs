@@ -15,7 +15,7 @@ pub(crate) use parts::{Parts, view};
 pub use pending::PendingDTensor;
 pub(crate) use route::{Hop, Route};
 
-use crate::{DTensor, DeviceMesh, Error, Result, dispatch, no_grad};
+use crate::{DTensor, DeviceMesh, Error, Result, debug, dispatch, no_grad};
 
 /// How [`DTensor::redistribute_with`] goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,6 +77,9 @@ impl DTensor {
         let dtype = options.forward_dtype.unwrap_or(self.dtype());
         let cast = self.cast_parts(OP, dtype)?;
         let to = cast.layout().with_placements(placements).map_err(Error::layout(OP))?;
+        if dtype != self.dtype() {
+            debug::brought(OP, self, &cast)?;
+        }
         let there = no_grad(|| cast.redistribute_as(OP, &to))?;
         Ok(moved(OP, self, there, options.backward_dtype))
     }
@@ -128,6 +131,8 @@ impl DTensor {
         // A part of a copy would keep all of the copy in memory.
         let is_part = local.numel() < self.local().numel() && route.ends_in_a_view();
         let local = if is_part { local.copied() } else { local };
-        Ok(moved(op, self, DTensor::from_parts(local, to.clone(), self.mesh().clone()), None))
+        let there = DTensor::from_parts(local, to.clone(), self.mesh().clone());
+        debug::brought(op, self, &there)?;
+        Ok(moved(op, self, there, None))
     }
 }

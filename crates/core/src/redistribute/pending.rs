@@ -125,6 +125,7 @@ impl PendingDTensor {
             local = hop.run(op, &local)?;
         }
         let there = DTensor::from_parts(local, to, from.mesh().clone());
+        debug::brought(op, &from, &there)?;
         Ok(moved(op, &from, there, backward_dtype))
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of the core crate, on threads. One binary, because linking takes longer than running.
 #![allow(clippy::unwrap_used, clippy::panic)] // An unwrap that fails is a test that fails.
 
+mod anomaly;
 mod api;
 mod autograd;
 mod debug;
