@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use super::{
     is_grad_enabled,
     keep::Kept,
+    leads::Leads,
     node::{Edge, Node},
 };
 use crate::{DTensor, DeviceMesh, Error, Result, op::Meta};
@@ -28,6 +29,8 @@ pub struct Backward<'a> {
     pub(super) grads: &'a [Option<DTensor>],
     /// Gradients of leaves are to stay pending sums.
     pub(super) unreduced: bool,
+    /// Where the walk has to go, if not everywhere.
+    pub(super) leads: Option<&'a Leads>,
 }
 
 impl Backward<'_> {
@@ -109,7 +112,8 @@ impl Backward<'_> {
 
     /// Whether an operand needs a gradient.
     pub fn needs(&self, operand: usize) -> bool {
-        self.node().inputs.get(operand).is_some_and(Option::is_some)
+        let input = self.node().inputs.get(operand).and_then(Option::as_ref);
+        input.is_some_and(|input| self.leads.is_none_or(|leads| leads.from(input)))
     }
 
     /// Whether the gradient of an operand is left as it lies, to be brought to its leaf later.

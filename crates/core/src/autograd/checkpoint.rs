@@ -76,6 +76,10 @@ where
         Err(Error::NoGradient { op: self.name() })
     }
 
+    fn runs_again(&self) -> bool {
+        true
+    }
+
     fn again(&self, backward: &Backward<'_>) -> Option<Result<Outputs<DTensor>>> {
         let run = || {
             let x = backward.operand(0)?;

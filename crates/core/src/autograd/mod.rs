@@ -15,6 +15,7 @@ mod checkpoint;
 mod gradients;
 mod keep;
 mod layouts;
+mod leads;
 mod node;
 mod scope;
 mod walk;

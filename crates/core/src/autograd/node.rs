@@ -34,6 +34,10 @@ pub(crate) trait Step: Send + Sync {
         let _ = backward;
         None
     }
+    /// Whether [`again`](Step::again) gives something.
+    fn runs_again(&self) -> bool {
+        false
+    }
     /// The dtype in which gradients that were left [unreduced](super::BackwardOptions::unreduced) are sent.
     fn sent_in(&self) -> Option<DType> {
         None
@@ -190,6 +194,10 @@ impl Node {
             What::Step(step) => step.name(),
             What::Wall(op) => op,
         }
+    }
+
+    pub(super) fn runs_again(&self) -> bool {
+        matches!(&self.what, What::Step(step) if step.runs_again())
     }
 
     pub(super) fn sent_in(&self) -> Option<DType> {

@@ -10,6 +10,7 @@ use super::{
     enable_grad,
     gradients::Gradients,
     layouts::{aligned, dual},
+    leads::Leads,
     no_grad,
     node::{Edge, Node, What},
 };
@@ -78,7 +79,7 @@ impl DTensor {
 }
 
 /// The gradients of `of` with respect to some tensors, which need not be leaves; `None` where it does not depend on one.
-/// As `torch.autograd.grad`.
+/// As `torch.autograd.grad`: what does not lead to them is not looked at, be there a gradient or not.
 ///
 /// ```
 /// use dtensor::{BackwardOptions, DeviceMesh, Placement::Shard, Runner, full, grad};
@@ -106,6 +107,7 @@ pub fn grad(
         let edge = tensor.edge().ok_or_else(|| no_graph("grad"))?;
         walk.wanted.insert((edge.id(), edge.result), None);
     }
+    walk.leads = Some(Leads::to(walk.wanted.keys().map(|(id, _)| *id)));
     walk.begin(of)?;
     walk.run()?;
     let found = |tensor: &&DTensor| {
@@ -135,6 +137,8 @@ struct Walk<'a> {
     wanted: BTreeMap<(u64, usize), Option<DTensor>>,
     /// In which dtype the gradient of a leaf would have been sent, if it is left unreduced and all contributions agree.
     sent_in: BTreeMap<u64, Option<DType>>,
+    /// Where it has to go, if not everywhere.
+    leads: Option<Leads>,
 }
 
 impl<'a> Walk<'a> {
@@ -145,6 +149,7 @@ impl<'a> Walk<'a> {
             found: Gradients::default(),
             wanted: BTreeMap::new(),
             sent_in: BTreeMap::new(),
+            leads: None,
         }
     }
 
@@ -171,6 +176,14 @@ impl<'a> Walk<'a> {
                 ones(of.shape(), of.dtype(), of.mesh(), &copies)?
             }
         };
+        self.set_out(edge, gradient)
+    }
+
+    /// A gradient comes to a part of the graph that is not known yet.
+    fn set_out(&mut self, edge: &Edge, gradient: DTensor) -> Result<()> {
+        if let Some(leads) = &mut self.leads {
+            leads.explore(edge);
+        }
         self.arrive(edge, gradient)
     }
 
@@ -201,6 +214,9 @@ impl<'a> Walk<'a> {
                 }
             }
         }
+        if !edge.is_leaf() && self.leads.as_ref().is_some_and(|leads| !leads.leads_on(node)) {
+            return Ok(());
+        }
         let step = match &node.what {
             What::Leaf => return self.leaf(edge, grads),
             What::Wall(op) => return Err(Error::NoGradient { op }),
@@ -209,14 +225,15 @@ impl<'a> Walk<'a> {
         let kept_ref = node.kept(self.options.retain_graph || self.options.create_graph)?;
         let Some(kept) = kept_ref.get() else { return Err(Error::GraphFreed { op: node.name() }) };
         let unreduced = self.options.unreduced;
-        let backward = Backward { edge, kept, grads: &grads, unreduced };
+        let leads = self.leads.as_ref();
+        let backward = Backward { edge, kept, grads: &grads, unreduced, leads };
         if let Some(results) = step.again(&backward) {
             let results = results?;
             drop(kept_ref);
             // What was computed just now has larger numbers than all that waits, and comes first.
             for (result, grad) in results.iter().zip(grads) {
                 if let (Some(edge), Some(grad)) = (result.edge(), grad) {
-                    self.arrive(edge, grad)?;
+                    self.set_out(edge, grad)?;
                 }
             }
             return Ok(());
@@ -267,6 +284,9 @@ impl<'a> Walk<'a> {
 
     /// A gradient comes to where a tensor was made, and is added to those that have come.
     fn arrive(&mut self, edge: &Edge, gradient: DTensor) -> Result<()> {
+        if self.leads.as_ref().is_some_and(|leads| !leads.from(edge)) {
+            return Ok(());
+        }
         let waiting = self.waiting.entry(edge.id()).or_insert_with(|| Waiting {
             edge: edge.clone(),
             grads: smallvec![None; edge.node.results.len()],

@@ -421,6 +421,50 @@ fn gradients_of_gradients() {
     });
 }
 
+/// Below what is asked for lies an operation without a gradient, and beside the way another one.
+#[test]
+fn only_what_leads_to_the_tensors_asked_for_is_walked() {
+    spmd(2, |world| {
+        let mesh = mesh(world, &[2]);
+        let x = place(&numbers(&[6, 3]), DType::F64, &mesh, &[Shard(0)], 1).requires_grad()?;
+        let weight =
+            place(&numbers(&[3, 3]), DType::F64, &mesh, &[Replicate], 1).requires_grad()?;
+        let keep = BackwardOptions::default().retain_graph();
+        // A wall, and what comes after it.
+        let below = x.histc(4, 0.0, 2.0)?;
+        assert!(below.needs_grad());
+        let middle = below.mul(2.0)?;
+        let loss = middle.mul(&middle)?.sum(&[], false)?;
+        assert!(matches!(loss.backward_with(&keep), Err(Error::NoGradient { op: "histc" })));
+        assert!(grad(&loss, &[&x], &keep).is_err());
+        let slope = grad(&loss, &[&middle], &keep)?.remove(0).unwrap().to_vec::<f64>()?;
+        let want: Vec<f64> = middle.to_vec::<f64>()?.iter().map(|value| 2.0 * value).collect();
+        assert_eq!(slope, want);
+        // Beside it, also within what is computed again.
+        let block = {
+            let (weight, below) = (weight.clone(), below.sum(&[], false)?);
+            move |x: &DTensor| x.matmul(&weight)?.mul(&below)
+        };
+        let of_weight = |y: DTensor| -> Result<Vec<f64>> {
+            let loss = y.square()?.sum(&[], false)?;
+            grad(&loss, &[&weight], &keep)?.remove(0).unwrap().to_vec()
+        };
+        let want = of_weight(block(&x)?)?;
+        assert_eq!(of_weight(checkpoint(&x, block)?)?, want);
+        // What nobody asked for is not computed.
+        let other = x.detach().requires_grad()?;
+        let product = other.matmul(&weight)?.sum(&[], false)?;
+        let n_ops = |leaves: &[&DTensor]| -> Result<u64> {
+            let (found, comm) = CommDebug::record(|| grad(&product, leaves, &keep));
+            found.map(|_| comm.ops.values().sum())
+        };
+        assert!(n_ops(&[&weight])? < n_ops(&[&weight, &other])?);
+        // Nothing leads there.
+        assert!(grad(&loss, &[&weight], &keep)?[0].is_none());
+        Ok(())
+    });
+}
+
 #[test]
 fn modules_are_known_on_the_way_back() {
     spmd(2, |world| {
