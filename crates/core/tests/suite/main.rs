@@ -16,6 +16,7 @@ mod gradients_products;
 mod gradients_reduce;
 mod indexing;
 mod linalg;
+mod local_gradients;
 mod mesh;
 mod movement;
 mod nn;
