@@ -12,6 +12,7 @@ use dtensor::{
     Runner, World, WorldKind, randint, randn, random,
 };
 use dtensor_comm::{CommError, is_launched};
+use dtensor_local::trim_pool;
 use dtensor_nn::{
     Activation, AdamW, ColwiseParallel, Forward, FullyShardOptions, Gpt, GptConfig, Mlp, Module,
     Optimizer, Plan, PrepareOutput, RowwiseParallel, Sgd, Spot, cross_entropy, fully_shard,
@@ -23,7 +24,7 @@ use serde_json::{Value, json};
 use super::samples::Samples;
 use crate::{
     error::{Error, Result},
-    memory::peak_bytes,
+    memory::{peak_bytes, reset_peak},
     output::{Out, Progress},
 };
 
@@ -113,16 +114,7 @@ struct Times {
 }
 
 pub fn run(args: TrainArgs) -> Result<()> {
-    let chosen: Vec<&Mode> = MODES
-        .iter()
-        .filter(|mode| args.only.as_deref().is_none_or(|only| only == mode.bench))
-        .filter(|mode| args.modes.is_empty() || args.modes.iter().any(|name| name == mode.name))
-        .collect();
-    if chosen.is_empty() {
-        let names: Vec<&str> = MODES.iter().map(|mode| mode.name).collect();
-        let hint = format!("--only mlp_tp or transformer_tp, --modes of {}", names.join(", "));
-        return Err(Error::usage("there is no such mode").with_hint(hint));
-    }
+    let chosen = chosen(&args)?;
     let is_child = args.child || is_launched();
     let progress = Progress::new();
     let mut found: Vec<Times> = vec![Times::default(); chosen.len()];
@@ -152,7 +144,7 @@ pub fn run(args: TrainArgs) -> Result<()> {
     }
     let mut out = Out::new();
     if args.child {
-        return out.json(&found[0].raw());
+        return found.iter().try_for_each(|times| out.json(&times.raw()));
     }
     let lines = chosen.iter().zip(&found).filter(|(_, times)| times.step.len() > 0);
     if args.json {
@@ -182,6 +174,30 @@ pub fn run(args: TrainArgs) -> Result<()> {
         ]);
     }
     out.lines(table.lines())
+}
+
+/// The modes that were asked for. A name that none of them has is a mistake, also beside others: a run without a line for
+/// it looks as if it was complete.
+fn chosen(args: &TrainArgs) -> Result<Vec<&'static Mode>> {
+    let only = args.only.as_deref();
+    if let Some(only) = only.filter(|only| ![MLP, TRANSFORMER].contains(only)) {
+        let hint = format!("--only {MLP} or {TRANSFORMER}");
+        return Err(Error::usage(format!("--only: there is no bench `{only}`")).with_hint(hint));
+    }
+    let of_bench: Vec<&Mode> =
+        MODES.iter().filter(|mode| only.is_none_or(|only| only == mode.bench)).collect();
+    let is_known = |name: &String| of_bench.iter().any(|mode| mode.name == name);
+    if let Some(name) = args.modes.iter().find(|name| !is_known(name)) {
+        let of = only.map(|only| format!(" of {only}")).unwrap_or_default();
+        let mut names: Vec<&str> = of_bench.iter().map(|mode| mode.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        return Err(Error::usage(format!("--modes: there is no mode `{name}`{of}"))
+            .with_hint(format!("there are {}", names.join(", "))));
+    }
+    let is_chosen =
+        |mode: &&Mode| args.modes.is_empty() || args.modes.iter().any(|name| name == mode.name);
+    Ok(of_bench.into_iter().filter(is_chosen).collect())
 }
 
 impl Times {
@@ -278,6 +294,9 @@ fn in_this_process(mode: &Mode, args: &TrainArgs) -> Result<Option<Times>> {
         if world.kind() == WorldKind::Mpi && world.size() != mode.ranks {
             return Ok((world.rank(), Times::default()));
         }
+        // What the mode before had is not this one's.
+        trim_pool();
+        reset_peak();
         let mut times = match mode.bench {
             MLP => mlp(world, mode, args)?,
             _ => transformer(world, mode, args)?,

@@ -36,9 +36,31 @@ fn every_mode_has_a_line_and_the_same_loss() {
 
 #[test]
 fn a_mode_that_does_not_exist_is_refused_with_those_that_do() {
-    let error = dtensor(&["bench", "train", "--modes", "pp2"]).error(2);
-    assert!(error.contains("there is no such mode") && error.contains("tp2_sp_lp"), "{error}");
+    let refused = |line: &str| {
+        dtensor(&format!("bench train {line}").split(' ').collect::<Vec<_>>()).error(2)
+    };
+    for line in ["--modes pp2", "--modes tp2,pp2,fsdp2"] {
+        let error = refused(line);
+        assert!(error.contains("there is no mode `pp2`") && error.contains("tp2_sp_lp"), "{error}");
+    }
+    let error = refused("--only mlp_tp --modes single_1t,fsdp2");
+    assert!(error.contains("there is no mode `fsdp2` of mlp_tp"), "{error}");
+    assert!(error.contains("there are single_1t, single_2t, tp2_dtensor"), "{error}");
+    let error = refused("--only mlp");
+    assert!(error.contains("there is no bench `mlp`"), "{error}");
     let table = "bench train --shrink 16 --rounds 1 --warm 0 --steps 1 --only mlp_tp";
     let table = dtensor(&table.split(' ').collect::<Vec<_>>()).ok();
     assert!(table.contains("tokens/s") && table.contains("tp2_dtensor"), "{table}");
+}
+
+/// As under mpirun, where all modes run in the processes of the ranks: what the larger model had is not the smaller one's, which
+/// runs before it and once more after it.
+#[cfg(target_os = "linux")]
+#[test]
+fn modes_of_one_process_have_peaks_of_their_own() {
+    let args = "bench train --child --rounds 2 --warm 0 --steps 1 --shrink 4 --modes single_1t";
+    let lines = json_lines(&dtensor(&args.split(' ').collect::<Vec<_>>()).ok());
+    let peaks: Vec<f64> = lines.iter().map(|line| line["peak_mib"][0].as_f64().unwrap()).collect();
+    let [mlp, transformer] = peaks[..] else { panic!("{peaks:?}") };
+    assert!(mlp > 0.0 && mlp < 0.95 * transformer, "{peaks:?}");
 }
