@@ -41,10 +41,10 @@ pub struct TrainArgs {
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub(super) config: Option<PathBuf>,
-    /// Ranks on axes [default: dp=2,tp=2; with --parallel or mpirun, one axis with all ranks]
+    /// Ranks on axes [default: dp=2,tp=2; with --parallel or mpirun, one axis with all ranks; of hsdp, two]
     #[arg(long, value_name = "AXES")]
     pub(super) mesh: Option<String>,
-    /// tp, fsdp, hsdp, dp, cp, or several with + [default: by the names of the axes]
+    /// tp, tp+sp, fsdp, hsdp, dp, cp, or several with + [default: by the names of the axes]
     #[arg(long, value_name = "STRATEGY")]
     pub(super) parallel: Option<String>,
     /// gpt or llama [default: gpt]

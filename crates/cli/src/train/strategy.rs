@@ -27,7 +27,8 @@ pub struct Strategy {
 }
 
 impl Strategy {
-    /// From what was typed: a mesh, strategies, or both. Without a mesh all `ranks` are one axis, or there are four.
+    /// From what was typed: a mesh, strategies, or both. Without a mesh all `ranks`, or four, are on the axis of the strategy, or
+    /// on the two of `hsdp`.
     pub fn new(
         mesh: Option<&str>,
         parallel: Option<&str>,
@@ -47,11 +48,7 @@ impl Strategy {
                 None | Some(4) => "dp=2,tp=2".to_owned(),
                 Some(ranks) => format!("dp={ranks}"),
             },
-            (None, [word]) if *word != "hsdp" => format!("{word}={}", ranks.unwrap_or(4)),
-            (None, _) => {
-                let message = "--parallel with several strategies needs a mesh";
-                return Err(Error::usage(message).with_hint("add --mesh, for example dp=2,tp=2"));
-            }
+            (None, words) => default_mesh(words, ranks.unwrap_or(4))?,
         };
         let mesh: Mesh = text.parse().map_err(|error| Error::usage(format!("--mesh: {error}")))?;
         let mut roles = Vec::new();
@@ -83,15 +80,18 @@ impl Strategy {
         let has = |role: Role| self.axes(role).next().is_some();
         for word in words {
             let (there, axes) = match *word {
-                "dp" => (has(Role::Data), "dp"),
-                "fsdp" => (has(Role::Sharded), "dp or fsdp"),
-                "hsdp" => (has(Role::Data) && has(Role::Sharded), "dp and fsdp"),
-                "cp" => (has(Role::Context), "cp"),
-                _ => (has(Role::Tensor), "tp"),
+                "dp" => (has(Role::Data), "an axis dp, as --mesh dp=2"),
+                "fsdp" => (has(Role::Sharded), "an axis fsdp or dp, as --mesh fsdp=2"),
+                "hsdp" => (
+                    has(Role::Data) && has(Role::Sharded),
+                    "axes dp and fsdp, as --mesh dp=2,fsdp=2",
+                ),
+                "cp" => (has(Role::Context), "an axis cp, as --mesh cp=2"),
+                _ => (has(Role::Tensor), "an axis tp, as --mesh tp=2"),
             };
             if !there {
                 let message = format!("--parallel {word} needs axes that the mesh does not have");
-                return Err(Error::usage(message).with_hint(format!("give --mesh with {axes}")));
+                return Err(Error::usage(message).with_hint(format!("it needs {axes}")));
             }
         }
         Ok(())
@@ -147,6 +147,48 @@ impl Strategy {
     }
 }
 
+/// The mesh for strategies without one. How many ranks each of several axes has is not for us to guess, but for `hsdp`,
+/// which is one strategy: two copies.
+fn default_mesh(words: &[&str], ranks: usize) -> Result<String> {
+    let axes = axes_of(words);
+    match (&*axes, words) {
+        ([axis], _) => return Ok(format!("{axis}={ranks}")),
+        (_, ["hsdp"]) if ranks >= 4 && ranks.is_multiple_of(2) => {
+            return Ok(format!("dp=2,fsdp={}", ranks / 2));
+        }
+        _ => {}
+    }
+    let message = format!("--parallel {} needs a mesh with its axes", words.join("+"));
+    // Two ranks on every axis, and what is left on the first.
+    let others = 1_usize << (axes.len() - 1);
+    let first = if ranks.is_multiple_of(others) { (ranks / others).max(2) } else { 2 };
+    let sizes = [first].into_iter().chain(std::iter::repeat(2));
+    let example: Vec<String> =
+        axes.iter().zip(sizes).map(|(axis, size)| format!("{axis}={size}")).collect();
+    Err(Error::usage(message).with_hint(format!("add for example --mesh {}", example.join(","))))
+}
+
+/// The axes of strategies, each once.
+fn axes_of(words: &[&str]) -> Vec<&'static str> {
+    let mut axes = Vec::new();
+    for word in words {
+        let of_word: &[&'static str] = match *word {
+            "dp" => &["dp"],
+            "fsdp" => &["fsdp"],
+            "hsdp" => &["dp", "fsdp"],
+            "cp" => &["cp"],
+            // Sequence parallel is tensor parallel with norms on cut positions.
+            _ => &["tp"],
+        };
+        for axis in of_word {
+            if !axes.contains(axis) {
+                axes.push(axis);
+            }
+        }
+    }
+    axes
+}
+
 impl std::fmt::Display for Strategy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let word = |role: &Role| match role {
@@ -159,5 +201,40 @@ impl std::fmt::Display for Strategy {
         let axes: Vec<String> =
             self.roles.iter().map(|(name, role)| format!("{name}: {}", word(role))).collect();
         f.write_str(&axes.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Strategy;
+
+    #[track_caller]
+    fn check(parallel: &str, ranks: Option<usize>, want: Result<(&str, bool), &str>) {
+        let got = Strategy::new(None, Some(parallel), ranks);
+        let got = got.map(|(mesh, strategy)| (mesh.to_string(), strategy.sequence_parallel));
+        match (got, want) {
+            (Ok((mesh, sp)), Ok(want)) => assert_eq!((&*mesh, sp), want, "{parallel}"),
+            (Err(error), Err(want)) => {
+                let text = format!("{error:?}");
+                assert!(text.contains(want), "{parallel}: {text}");
+            }
+            (got, _) => panic!("{parallel} on {ranks:?}: {got:?}"),
+        }
+    }
+
+    #[test]
+    fn a_strategy_without_a_mesh_has_one_or_says_what_to_type() {
+        check("tp", None, Ok(("tp=4", false)));
+        check("fsdp", Some(3), Ok(("fsdp=3", false)));
+        check("tp+sp", None, Ok(("tp=4", true)));
+        check("sp", Some(2), Ok(("tp=2", true)));
+        check("hsdp", None, Ok(("dp=2,fsdp=2", false)));
+        check("hsdp", Some(8), Ok(("dp=2,fsdp=4", false)));
+        check("hsdp", Some(3), Err("add for example --mesh dp=2,fsdp=2"));
+        check("hsdp", Some(2), Err("add for example --mesh dp=2,fsdp=2"));
+        check("fsdp+tp", None, Err("add for example --mesh fsdp=2,tp=2"));
+        check("dp+tp+sp", Some(8), Err("add for example --mesh dp=4,tp=2"));
+        check("hsdp+tp", Some(8), Err("add for example --mesh dp=2,fsdp=2,tp=2"));
+        check("pp", None, Err("there is no strategy `pp`"));
     }
 }
