@@ -7,7 +7,8 @@ use dtensor::{DeviceMesh, Placement};
 use super::Sequence;
 use crate::{
     Error, Gpt, Llama, Module, MultiHeadAttention, ParallelStyle, Plan, Result, Spot,
-    named_parameters, parallel::surround,
+    named_parameters,
+    parallel::{axis_name, surround},
 };
 
 /// Positions cut over the ranks of an axis, for a [`Gpt`], a [`Llama`], and the [`MultiHeadAttention`] of any model: all
@@ -36,10 +37,11 @@ impl ParallelStyle for ContextParallel {
         let n = mesh_of(module).map_or(1, |mesh| mesh.mesh().axis_size(axis));
         let sequence = if self.balanced { Sequence::BalancedRing(n) } else { Sequence::Ring };
         for (parameter_name, parameter) in named_parameters(module) {
-            let have = parameter.value().placements()[axis];
+            let value = parameter.value();
+            let have = value.placements()[axis];
             if have != Placement::Replicate {
                 let name = crate::traverse::joined(name, &parameter_name);
-                return Err(Error::AlreadyCut { name, axis: axis.to_string(), have });
+                return Err(Error::AlreadyCut { name, axis: axis_name(&value, axis), have });
             }
         }
         let any = &mut *module as &mut dyn Any;

@@ -2,7 +2,7 @@ use dtensor::Gradients;
 use dtensor_local::nn::Sgd as Kernel;
 
 use super::{Group, Optimizer, Slots, with_slots};
-use crate::{Parameter, Result, StateDict};
+use crate::{Error, Parameter, Result, StateDict};
 
 /// Descent along the gradient, as `torch.optim.SGD`.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl Sgd {
         self
     }
 
-    /// With a look ahead along the direction.
+    /// With a look ahead along the direction, for which there must be [momentum](Sgd::momentum): without, a step is refused.
     #[must_use]
     pub fn nesterov(mut self) -> Sgd {
         self.kernel.nesterov = true;
@@ -42,6 +42,10 @@ impl Sgd {
 impl Optimizer for Sgd {
     fn step(&mut self, gradients: &Gradients) -> Result<()> {
         let kernel = self.kernel;
+        if kernel.nesterov && kernel.momentum == 0.0 {
+            let want = "nesterov looks ahead along it: set momentum, or leave nesterov out";
+            return Err(Error::bad("the momentum of Sgd", kernel.momentum, want));
+        }
         self.slots.each(gradients, |settings, parameter, gradient, kept| {
             let kernel = Kernel { lr: settings.lr, weight_decay: settings.weight_decay, ..kernel };
             kernel.step(parameter, gradient, kept.first_mut(), settings.step)

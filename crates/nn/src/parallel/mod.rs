@@ -13,8 +13,8 @@ use dtensor::{DTensor, DeviceMesh};
 pub use distribute::distribute_module;
 pub use prepare::{PrepareInput, PrepareInputOutput, PrepareOutput};
 pub use spot::Spot;
-pub(crate) use styles::surround;
 pub use styles::{ColwiseParallel, RowwiseParallel, SequenceParallel};
+pub(crate) use styles::{axis_name, surround};
 
 use crate::{
     Error, Member, Module, ModuleState, Result, for_each_module, module_names, named_parameters,

@@ -123,7 +123,8 @@ fn cut(module: &str, parameter: &Parameter, axis: usize, dim: usize) -> Result<(
     Ok(())
 }
 
-fn axis_name(value: &DTensor, axis: usize) -> String {
+/// The name of an axis of the mesh that a tensor lies on.
+pub(crate) fn axis_name(value: &DTensor, axis: usize) -> String {
     value.mesh().mesh().axes()[axis].name().to_owned()
 }
 

@@ -509,3 +509,20 @@ fn a_scaled_loss_gives_the_same_step_unless_it_overflows() {
         Ok(())
     });
 }
+
+/// As PyTorch refuses it: there is no direction to look ahead along.
+#[test]
+fn nesterov_without_momentum_is_refused() {
+    spmd(1, |world| {
+        let mesh = mesh(world, &[("x", 1)]);
+        let parameter = Parameter::new(&tensor(&[2], 1.0, DType::F64, &mesh, &copies(&mesh)))?;
+        let before = parameter.value().to_vec::<f64>()?;
+        let gradients = parameter.value().square()?.sum(&[], false)?.backward()?;
+        let mut sgd = Sgd::new(vec![parameter.clone()], 0.1).nesterov();
+        let error = sgd.step(&gradients).unwrap_err().to_string();
+        assert!(error.starts_with("the momentum of Sgd is 0; nesterov"), "{error}");
+        assert_eq!(parameter.value().to_vec::<f64>()?, before);
+        Sgd::new(vec![parameter], 0.1).nesterov().momentum(0.5).step(&gradients)?;
+        Ok(())
+    });
+}
