@@ -12,7 +12,8 @@ use dtensor::{
 use dtensor_nn::{
     Embedding, Error, Forward, Gpt, GptConfig, Llama, LlamaConfig, Module, Plan, Result,
     context_parallel_shard, context_parallel_unshard, context_plan, cross_entropy, gpt_plan,
-    head_tail_inverse, head_tail_order, llama_plan, named_parameters, parallelize_module,
+    gpt_sequence_plan, head_tail_inverse, head_tail_order, llama_plan, named_parameters,
+    parallelize_module,
 };
 use dtensor_testing::spmd;
 
@@ -185,6 +186,65 @@ fn the_style_is_for_what_knows_positions() {
         let plan = Plan::new().with("", dtensor_nn::ContextParallel::default());
         let refused = parallelize_module(&mut table as &mut dyn Module, &mesh, "cp", &plan);
         assert!(matches!(refused, Err(Error::WrongModule { .. })), "{refused:?}");
+        // What is cut on the axis is refused by the names of both.
+        let mut cut =
+            Gpt::new(&GptConfig { layers: 1, ..GptConfig::default() }, DType::F32, &mesh)?;
+        parallelize_module(&mut cut, &mesh, "cp", &gpt_plan())?;
+        let refused = parallelize_module(&mut cut, &mesh, "cp", &context_plan(true));
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("`layers.0.attn.wq.weight` is S(0) on axis `cp`"), "{text}");
         Ok(())
     });
+}
+
+/// A position that is dropped on one mesh is dropped on every other, wherever it lies.
+#[test]
+fn what_is_dropped_belongs_to_its_position() {
+    for (axes, sequence_too) in [
+        (&[("cp", 2)][..], false),
+        (&[("cp", 3)], false),
+        (&[("dp", 2), ("cp", 2)], false),
+        (&[("cp", 2), ("tp", 2)], false),
+        (&[("cp", 2), ("tp", 2)], true),
+    ] {
+        for balanced in [true, false] {
+            spmd(axes.iter().map(|(_, size)| size).product(), |world| {
+                let mesh = DeviceMesh::new(world, axes)?;
+                let config = GptConfig {
+                    vocabulary: VOCABULARY,
+                    sequence: 12,
+                    layers: 2,
+                    dim: 8,
+                    heads: 2,
+                    dropout: 0.4,
+                    recompute: false,
+                };
+                let loss = |model: &Gpt, tokens: &DTensor, targets: &DTensor| -> Result<f64> {
+                    manual_seed(7);
+                    let loss = cross_entropy(&model.call(tokens)?, targets)?;
+                    let gradients = loss.backward()?;
+                    let slope = gradients.get(&model.tok.weight.value()).unwrap().square()?;
+                    Ok(loss.item::<f64>()? + slope.sum(&[], false)?.item::<f64>()?)
+                };
+                let made = |mesh: &DeviceMesh| {
+                    manual_seed(5);
+                    Gpt::new(&config, DType::F64, mesh)
+                };
+                let alone = mesh.alone()?;
+                let [tokens, targets] = data(12, &alone)?;
+                let want = loss(&made(&alone)?, &tokens, &targets)?;
+                let mut model = made(&mesh)?;
+                if mesh.axis_index("tp").is_ok() {
+                    let plan = if sequence_too { gpt_sequence_plan() } else { gpt_plan() };
+                    parallelize_module(&mut model, &mesh, "tp", &plan)?;
+                }
+                parallelize_module(&mut model, &mesh, "cp", &context_plan(balanced))?;
+                let [tokens, targets] = data(12, &mesh)?;
+                let place = |x: &DTensor| placed(x, balanced, &mesh);
+                let got = loss(&model, &place(&tokens)?, &place(&targets)?)?;
+                assert!((got - want).abs() < 1e-11, "{axes:?} {balanced}: {got} {want}");
+                Ok(())
+            });
+        }
+    }
 }

@@ -25,13 +25,19 @@ impl Sequence {
         }
     }
 
-    /// Of a table with a row per position, those of a sequence of this length, in its order. The list of
-    /// positions is whole on every rank, so that nothing is sent to agree on it.
+    /// Of a table with a row per position, those of a sequence of this length, in its order.
     pub(crate) fn rows(self, table: &DTensor, length: usize) -> Result<DTensor> {
+        self.ordered(&table.narrow(0, 0, length)?, 0)
+    }
+
+    /// What lies in the order of positions along a dim that is not cut, in that of the sequence. The list of positions is
+    /// whole on every rank, so that nothing is sent to agree on it.
+    pub(crate) fn ordered(self, x: &DTensor, dim: usize) -> Result<DTensor> {
         match self {
-            Sequence::Plain | Sequence::Ring => table.narrow(0, 0, length),
+            Sequence::Plain | Sequence::Ring => Ok(x.clone()),
             Sequence::BalancedRing(ranks) => {
-                table.index_select(0, &indices(&head_tail_order(length, ranks), table.mesh())?)
+                let order = head_tail_order(x.shape()[dim], ranks);
+                x.index_select(dim.cast_signed(), &indices(&order, x.mesh())?)
             }
         }
     }

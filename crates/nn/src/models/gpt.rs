@@ -99,6 +99,9 @@ impl Gpt {
     /// In which order positions lie. [`ContextParallel`](crate::ContextParallel) sets it, here and in the blocks.
     pub(crate) fn set_sequence(&mut self, sequence: Sequence) {
         self.sequence = sequence;
+        for block in &mut self.layers {
+            block.drop.set_sequence(sequence);
+        }
     }
 }
 

@@ -91,7 +91,9 @@ fn every_way_to_cut_learns_the_same() {
         losses(&steps(&scratch.join("dropout"), &format!("--steps 4 --dropout 0.3 --mesh {mesh}")))
     };
     let with_copies = dropped("dp=2");
-    assert_close(&dropped("tp=2"), &with_copies, 2e-5);
+    for mesh in ["tp=2", "cp=2", "cp=2,tp=2 --parallel cp+tp+sp"] {
+        assert_close(&dropped(mesh), &with_copies, 2e-5);
+    }
     assert!(with_copies != want);
 }
 
