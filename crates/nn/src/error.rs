@@ -28,6 +28,16 @@ pub enum Error {
         /// What it is made for.
         wanted: &'static str,
     },
+    /// A module of another type than the one it is to be replaced by.
+    #[error("{op}: `{module}` is no {wanted}; choose a pattern for such modules alone")]
+    OtherType {
+        /// What was asked for.
+        op: &'static str,
+        /// The module.
+        module: String,
+        /// The type.
+        wanted: &'static str,
+    },
     /// A parameter that a state dict does not have.
     #[error("`{name}` is missing; the nearest name is {nearest}")]
     Missing {

@@ -36,11 +36,13 @@ mod fully_shard;
 pub mod init;
 mod layers;
 mod loss;
+mod matching;
 mod models;
 mod module;
 pub mod optim;
 mod parallel;
 mod parameter;
+mod pattern;
 mod state_dict;
 mod traverse;
 
@@ -55,6 +57,7 @@ pub use layers::{
     MultiHeadAttention, RmsNorm, Rotary,
 };
 pub use loss::{cross_entropy, mse_loss};
+pub use matching::{for_each_matching, replace_matching};
 pub use models::{
     Gpt, GptBlock, GptConfig, Llama, LlamaBlock, LlamaConfig, gpt_plan, gpt_sequence_plan,
     llama_plan, llama_sequence_plan,

@@ -1,7 +1,6 @@
 //! Parallel styles: how the parameters of a module are cut over a mesh axis, and where its operand and its result lie.
 
 mod distribute;
-mod pattern;
 mod prepare;
 mod spot;
 mod styles;
@@ -18,7 +17,7 @@ pub(crate) use styles::{axis_name, surround};
 
 use crate::{
     Error, Member, Module, ModuleState, Result, for_each_module, module_names, named_parameters,
-    traverse,
+    pattern, traverse,
 };
 
 /// What is done to a module to run it on the ranks of a mesh axis.
@@ -85,14 +84,7 @@ pub fn parallelize_module(
     let axis = mesh.axis_index(axis)?;
     let names = module_names(module);
     for pattern in plan.patterns() {
-        if !pattern.is_empty() && !names.iter().any(|name| pattern::matches(pattern, name)) {
-            let shown: Vec<&str> = names.iter().map(String::as_str).take(20).collect();
-            let more = if names.len() > shown.len() { ", ..." } else { "" };
-            return Err(Error::UnmatchedPattern {
-                pattern: pattern.to_owned(),
-                modules: shown.join(", ") + more,
-            });
-        }
+        pattern::check(pattern, &names)?;
     }
     let parameters = named_parameters(module);
     for (name, parameter) in &parameters {

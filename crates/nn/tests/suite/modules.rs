@@ -1,5 +1,7 @@
 //! Fields and names, layers, and first values.
 
+use std::sync::Arc;
+
 use dtensor::{
     DTensor, DType, DeviceMesh,
     Placement::{Replicate, Shard},
@@ -7,9 +9,10 @@ use dtensor::{
     random,
 };
 use dtensor_nn::{
-    Activation, AttentionConfig, Conv1d, Conv2d, Dropout, Error, Forward, Gpt, GptConfig,
-    LayerNorm, Linear, Llama, LlamaConfig, Mlp, Module, ModuleState, MultiHeadAttention, Parameter,
-    Result, for_each_module, init, module_names, named_parameters, parameters, set_training,
+    Activation, AttentionConfig, Conv1d, Conv2d, Dropout, Error, Forward, FullyShardOptions, Gpt,
+    GptConfig, LayerNorm, Linear, Llama, LlamaConfig, Mlp, Module, ModuleState, MultiHeadAttention,
+    Parameter, Result, for_each_matching, for_each_module, fully_shard, init, module_names,
+    named_parameters, parameters, replace_matching, set_training,
 };
 use dtensor_testing::spmd;
 
@@ -114,6 +117,68 @@ fn parts_are_replaced_shared_and_frozen() {
         let clone = zoo.clone();
         clone.own.set(&zoo.own.value().mul(0.0)?)?;
         assert_eq!(zoo.own.value().to_vec::<f64>()?, [0.0, 0.0]);
+        Ok(())
+    });
+}
+
+#[test]
+fn modules_are_visited_and_replaced_by_their_names() {
+    spmd(1, |world| {
+        let mesh = mesh(world, &[("x", 1)]);
+        let mut zoo = Zoo::new(&mesh)?;
+        let visited = |zoo: &mut Zoo<Mlp>, pattern: &str| -> Result<Vec<String>> {
+            let mut visited = Vec::new();
+            for_each_matching(zoo, pattern, |name, _| {
+                visited.push(name.to_owned());
+                Ok(())
+            })?;
+            Ok(visited)
+        };
+        assert_eq!(visited(&mut zoo, "inner.w*")?, ["inner.w1", "inner.w2"]);
+        assert_eq!(visited(&mut zoo, "*")?, ["inner"]);
+        assert_eq!(visited(&mut zoo, "")?, [""]);
+        let unmatched = |outcome: Result<()>| {
+            let error = outcome.unwrap_err();
+            assert!(
+                matches!(&error, Error::UnmatchedPattern { pattern, .. } if pattern == "outer.*")
+            );
+        };
+        unmatched(visited(&mut zoo, "outer.*").map(drop));
+        let wider = |_: &str, old: &Linear| {
+            let rows = old.weight.value().shape()[0];
+            Ok(Linear::new(7, rows, false, DType::F64, &mesh)?)
+        };
+        unmatched(replace_matching(&mut zoo, "outer.*", wider));
+        // Refused, nothing is replaced: one of them is no `Linear`, one cannot be made, one is gathered.
+        let before = names(&zoo);
+        let error = replace_matching(&mut zoo, "*", wider).unwrap_err();
+        assert!(matches!(&error, Error::OtherType { module, .. } if module == "inner"), "{error}");
+        let error = replace_matching(&mut zoo, "several.*", |name, old| match name {
+            "several.0" => wider(name, old),
+            _ => Err(Error::Unexpected { name: name.to_owned() }),
+        });
+        assert!(matches!(error, Err(Error::Unexpected { .. })), "{error:?}");
+        let mut gathered = Zoo::new(&mesh)?;
+        fully_shard(&mut gathered.inner.w2, "x", &FullyShardOptions::default())?;
+        let error = replace_matching(&mut gathered, "inner.w?", wider).unwrap_err();
+        assert!(
+            matches!(&error, Error::GatheredAlready { name, .. } if name == "inner.w2.weight"),
+            "{error}"
+        );
+        assert_eq!((names(&zoo), names(&gathered)), (before.clone(), before));
+        assert_eq!(gathered.inner.w1.weight.value().shape(), [3, 2]);
+        // Otherwise all are, with what was put around them.
+        set_training(&mut zoo, false);
+        zoo.several[0].state_mut().put_after(Arc::new(|y| y.mul(0.0)));
+        replace_matching(&mut zoo, "several.*", wider)?;
+        let x = tensor(&[3, 7], 1.0, DType::F64, &mesh, &copies(&mesh));
+        for (number, linear) in zoo.several.iter().enumerate() {
+            assert_eq!((linear.weight.value().shape(), linear.bias.is_none()), (&[2, 7][..], true));
+            assert!(!linear.state().is_training());
+            let is_zero = linear.call(&x)?.to_vec::<f64>()?.iter().all(|value| *value == 0.0);
+            assert_eq!(is_zero, number == 0);
+        }
+        assert_eq!(zoo.inner.w1.weight.value().shape(), [3, 2], "others are not");
         Ok(())
     });
 }

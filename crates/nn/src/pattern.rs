@@ -1,7 +1,24 @@
 //! Patterns of names.
 
-/// Whether a dotted name matches a pattern, part by part.
-pub(super) fn matches(pattern: &str, name: &str) -> bool {
+use crate::{Error, Result};
+
+/// That some name matches a pattern: one that none does is a mistake.
+pub(crate) fn check(pattern: &str, names: &[String]) -> Result<()> {
+    if pattern.is_empty() || names.iter().any(|name| matches(pattern, name)) {
+        return Ok(());
+    }
+    let shown: Vec<&str> = names.iter().map(String::as_str).take(20).collect();
+    let more = if names.len() > shown.len() { ", ..." } else { "" };
+    let (pattern, modules) = (pattern.to_owned(), shown.join(", ") + more);
+    Err(Error::UnmatchedPattern { pattern, modules })
+}
+
+/// Whether a dotted name matches a pattern, part by part. The empty name, of the outermost module, matches the empty pattern
+/// alone: `*` is a module in it.
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+    if name.is_empty() {
+        return pattern.is_empty();
+    }
     let (mut patterns, mut names) = (pattern.split('.'), name.split('.'));
     loop {
         match (patterns.next(), names.next()) {
@@ -72,6 +89,7 @@ mod tests {
             ("w[1-3]x", "w2x", true),
             ("", "", true),
             ("", "head", false),
+            ("*", "", false),
             ("h*d", "hd", true),
             ("[", "[", true),
         ];
