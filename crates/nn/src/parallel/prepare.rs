@@ -1,4 +1,9 @@
 //! Styles that change no parameter.
+//!
+//! PyTorch's `PrepareModuleInput` has a layout for every argument of a module. Here a module takes one tensor and gives one
+//! ([`Forward`](crate::Forward)), so that styles and units can be put around any of them; what else it needs (masks,
+//! positions, a cache) is state of the module, or an operand of [`ModuleState::around`](crate::ModuleState::around)'s closure,
+//! which brings it where it is needed itself. So there is one place for the operand, and one for the result.
 
 use super::{ParallelStyle, Spot, styles::surround};
 use crate::{Module, Result};
