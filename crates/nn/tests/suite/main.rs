@@ -9,6 +9,7 @@ mod optimizer_names;
 mod optimizers;
 mod parallel;
 mod prefetch;
+mod scaler;
 mod state;
 mod styles;
 mod support;
