@@ -4,32 +4,70 @@ use super::{AdamW, Group, Optimizer};
 use crate::{Error, Parameter, Result, StateDict, state_dict};
 
 /// Muon, by Jordan and others: the direction of a matrix is made orthogonal before it is followed. Products of matrices are needed for
-/// that, of the whole matrix: they run as operations on the parameter's layout. Parameters that are no matrices are left to [`AdamW`].
+/// that, of the whole matrix: they run as operations on the parameter's layout. Other parameters are left to [`AdamW`].
 #[derive(Debug)]
 pub struct Muon {
-    matrices: Vec<Parameter>,
+    /// Of matrices.
+    groups: Vec<Group>,
+    /// Per matrix over all groups.
     directions: Vec<Option<DTensor>>,
-    lr: f64,
     factor: f64,
     momentum: f64,
-    weight_decay: f64,
     others: AdamW,
 }
 
 impl Muon {
-    /// Matrices with a learning rate, momentum 0.95, and the others with [`AdamW`] and a learning rate of their own.
+    /// Matrices with a learning rate, momentum 0.95, and the others with [`AdamW`] and a learning rate of their own. Tables of
+    /// tokens and the last product are matrices as well, for which Muon is not meant: see [`of_groups`](Muon::of_groups).
     pub fn new(parameters: Vec<Parameter>, lr: f64, others_lr: f64) -> Muon {
         let (matrices, others): (Vec<_>, Vec<_>) =
             parameters.into_iter().partition(|parameter| parameter.value().n_dims() == 2);
-        Muon {
-            directions: vec![None; matrices.len()],
-            matrices,
-            lr,
-            factor: 1.0,
-            momentum: 0.95,
-            weight_decay: 0.0,
-            others: AdamW::of_groups(vec![Group::new(others, others_lr)]),
+        let others = AdamW::of_groups(vec![Group::new(others, others_lr)]);
+        Muon::made(vec![Group::new(matrices, lr)], others)
+    }
+
+    /// Of groups of matrices that differ in learning rate and decay, and whatever [`AdamW`] is to have.
+    ///
+    /// ```
+    /// use dtensor::{DType, DeviceMesh, Runner};
+    /// use dtensor_nn::{AdamW, Gpt, GptConfig, Optimizer, named_parameters, optim::{Group, Muon}};
+    ///
+    /// Runner::threads(1).run(|world| {
+    ///     let mesh = DeviceMesh::of_world(world, "x")?;
+    ///     let config = GptConfig { vocabulary: 8, sequence: 4, layers: 2, dim: 4, heads: 2, ..GptConfig::default() };
+    ///     let model = Gpt::new(&config, DType::F32, &mesh)?;
+    ///     let (blocks, others): (Vec<_>, Vec<_>) = named_parameters(&model).into_iter()
+    ///         .partition(|(name, own)| name.starts_with("layers.") && own.value().n_dims() == 2);
+    ///     let only = |all: Vec<(String, _)>| all.into_iter().map(|(_, parameter)| parameter).collect();
+    ///     let matrices = Group::new(only(blocks), 0.02).weight_decay(0.1);
+    ///     let muon = Muon::of_groups(vec![matrices], AdamW::new(only(others), 3e-4))?;
+    ///     assert_eq!(muon.learning_rates(), [0.02, 3e-4]);
+    ///     Ok::<_, dtensor_nn::Error>(())
+    /// })?;
+    /// # Ok::<(), dtensor::RunError>(())
+    /// ```
+    pub fn of_groups(groups: Vec<Group>, others: AdamW) -> Result<Muon> {
+        let mut seen =
+            others.numbered_parameters().into_iter().map(|(_, own)| own).collect::<Vec<_>>();
+        for parameter in groups.iter().flat_map(|group| &group.parameters) {
+            let value = parameter.value();
+            if value.n_dims() != 2 {
+                let got = format!("{:?}", value.shape());
+                let want = "Muon is for matrices: give it to AdamW";
+                return Err(Error::bad("the shape of a parameter", got, want));
+            }
+            if seen.iter().any(|other| other.is_same(parameter)) {
+                let got = format!("{parameter:?}, twice");
+                return Err(Error::bad("a parameter", got, "give each to one group"));
+            }
+            seen.push(parameter.clone());
         }
+        Ok(Muon::made(groups, others))
+    }
+
+    fn made(groups: Vec<Group>, others: AdamW) -> Muon {
+        let n = groups.iter().map(|group| group.parameters.len()).sum();
+        Muon { groups, directions: vec![None; n], factor: 1.0, momentum: 0.95, others }
     }
 
     /// With so much of the last direction.
@@ -39,11 +77,17 @@ impl Muon {
         self
     }
 
-    /// With decay of the matrices.
+    /// With decay of the matrices, of all groups.
     #[must_use]
     pub fn weight_decay(mut self, weight_decay: f64) -> Muon {
-        self.weight_decay = weight_decay;
+        for group in &mut self.groups {
+            group.weight_decay = weight_decay;
+        }
         self
+    }
+
+    fn matrices(&self) -> impl Iterator<Item = &Parameter> {
+        self.groups.iter().flat_map(|group| &group.parameters)
     }
 }
 
@@ -66,8 +110,16 @@ fn orthogonal(matrix: &DTensor) -> dtensor::Result<DTensor> {
 
 impl Optimizer for Muon {
     fn step(&mut self, gradients: &Gradients) -> Result<()> {
-        let lr = self.lr * self.factor;
-        for (matrix, direction) in self.matrices.iter().zip(&mut self.directions) {
+        let of_group = |group: &Group| {
+            let (lr, weight_decay) = (group.lr * self.factor, group.weight_decay);
+            group
+                .parameters
+                .iter()
+                .map(move |matrix| (matrix.clone(), lr, weight_decay))
+                .collect::<Vec<_>>()
+        };
+        let matrices = self.groups.iter().flat_map(of_group);
+        for ((matrix, lr, weight_decay), direction) in matrices.zip(&mut self.directions) {
             let value = matrix.value();
             let Some(gradient) = gradients.get(&value) else { continue };
             let value = value.detach();
@@ -80,7 +132,7 @@ impl Optimizer for Muon {
             let [rows, columns] = *value.shape() else { continue };
             let scale = (rows as f64 / columns as f64).max(1.0).sqrt();
             let update = orthogonal(&ahead)?.mul(lr * scale)?;
-            let value = value.mul(1.0 - lr * self.weight_decay)?.sub(&update)?;
+            let value = value.mul(1.0 - lr * weight_decay)?.sub(&update)?;
             matrix.set(&value.redistribute_layout(&matrix.layout())?)?;
             *direction = Some(mean);
         }
@@ -88,7 +140,7 @@ impl Optimizer for Muon {
     }
 
     fn numbered_parameters(&self) -> Vec<(String, Parameter)> {
-        let matrices = self.matrices.iter().enumerate();
+        let matrices = self.matrices().enumerate();
         let matrices = matrices.map(|(number, matrix)| (number.to_string(), matrix.clone()));
         let others = self.others.numbered_parameters().into_iter();
         let others = others.map(|(number, parameter)| (format!("others.{number}"), parameter));
@@ -96,7 +148,8 @@ impl Optimizer for Muon {
     }
 
     fn learning_rates(&self) -> Vec<f64> {
-        [vec![self.lr * self.factor], self.others.learning_rates()].concat()
+        let own = self.groups.iter().map(|group| group.lr * self.factor);
+        own.chain(self.others.learning_rates()).collect()
     }
 
     fn scale_learning_rate(&mut self, factor: f64) {
@@ -122,7 +175,7 @@ impl Optimizer for Muon {
         for (name, value) in self.others.blank_state_dict()? {
             state.insert(format!("others.{name}"), value);
         }
-        for (number, matrix) in self.matrices.iter().enumerate() {
+        for (number, matrix) in self.matrices().enumerate() {
             let value = matrix.value().detach();
             state.insert(format!("{number}.momentum_buffer"), value.empty_like()?);
         }
@@ -131,18 +184,19 @@ impl Optimizer for Muon {
 
     fn load_state_dict(&mut self, state: &StateDict) -> Result<()> {
         let mut of_others = StateDict::new();
-        let mut directions = vec![None; self.matrices.len()];
+        let matrices: Vec<&Parameter> = self.matrices().collect();
+        let mut directions = vec![None; matrices.len()];
         for (name, value) in state {
             if let Some(name) = name.strip_prefix("others.") {
                 of_others.insert(name.to_owned(), value.clone());
                 continue;
             }
             let number = name.strip_suffix(".momentum_buffer").and_then(|text| text.parse().ok());
-            let Some(number) = number.filter(|number: &usize| *number < self.matrices.len()) else {
+            let Some(number) = number.filter(|number: &usize| *number < matrices.len()) else {
                 return Err(Error::Unexpected { name: name.clone() });
             };
             directions[number] =
-                Some(state_dict::placed_as(name, value, &self.matrices[number].value())?);
+                Some(state_dict::placed_as(name, value, &matrices[number].value())?);
         }
         self.others.load_state_dict(&of_others)?;
         self.directions = directions;

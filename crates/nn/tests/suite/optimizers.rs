@@ -526,3 +526,102 @@ fn nesterov_without_momentum_is_refused() {
         Ok(())
     });
 }
+
+/// As the others do: nothing is made for a step but what it remembers.
+#[test]
+fn lion_steps_in_place_in_every_dtype() {
+    spmd(1, |world| {
+        let mesh = mesh(world, &[("x", 1)]);
+        for dtype in [DType::F64, DType::F32, DType::Bf16, DType::F16] {
+            let parameter = Parameter::new(&tensor(&[9], 1.0, dtype, &mesh, &[Replicate]))?;
+            let start = parameter.value().to_dtype(DType::F64)?.to_vec::<f64>()?;
+            let place = || {
+                let mut at = None;
+                parameter.modify_local(|own| {
+                    at = Some(match dtype {
+                        DType::F64 => own.as_slice::<f64>()?.as_ptr() as usize,
+                        DType::F32 => own.as_slice::<f32>()?.as_ptr() as usize,
+                        DType::Bf16 => own.as_slice::<dtensor_local::bf16>()?.as_ptr() as usize,
+                        _ => own.as_slice::<dtensor_local::f16>()?.as_ptr() as usize,
+                    });
+                    Ok(())
+                })?;
+                Ok::<_, dtensor::Error>(at.unwrap())
+            };
+            let before = place()?;
+            let mut gradients = Gradients::default();
+            gradients.insert(&parameter.value(), tensor(&[9], 4.0, dtype, &mesh, &[Replicate]));
+            let group = Group::new(vec![parameter.clone()], 0.125).weight_decay(0.5);
+            Lion::of_groups(vec![group]).step(&gradients)?;
+            assert_eq!(place()?, before, "{dtype}");
+            let signs = numbers(9, 4.0).into_iter().map(f64::signum);
+            let want: Vec<f64> =
+                start.iter().zip(signs).map(|(x, sign)| x * 0.9375 - 0.125 * sign).collect();
+            let got = parameter.value().to_dtype(DType::F64)?.to_vec::<f64>()?;
+            assert_close(&got, &want, 4e-3, "lion");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn muon_has_groups_and_leaves_to_adamw_what_it_is_told_to() {
+    spmd(2, |world| {
+        let mesh = mesh(world, &[("x", 2)]);
+        let matrix =
+            |seed: f64| Parameter::new(&tensor(&[4, 3], seed, DType::F64, &mesh, &[Shard(0)]));
+        let (fast, slow, table, bias) = (matrix(1.0)?, matrix(1.0)?, matrix(1.0)?, {
+            Parameter::new(&tensor(&[5], 2.0, DType::F64, &mesh, &[Replicate]))?
+        });
+        let gradient = |parameter: &Parameter| {
+            tensor(parameter.value().shape(), 3.0, DType::F64, &mesh, &[Replicate])
+        };
+        let all = [&fast, &slow, &table, &bias];
+        let mut gradients = Gradients::default();
+        for parameter in all {
+            gradients.insert(&parameter.value(), gradient(parameter));
+        }
+        // The same by itself, without a group, and by AdamW.
+        let alone = |lr: f64, decay: f64| -> Result<Vec<f64>> {
+            let own = matrix(1.0)?;
+            let mut gradients = Gradients::default();
+            gradients.insert(&own.value(), gradient(&own));
+            Muon::new(vec![own.clone()], lr, 0.0).weight_decay(decay).step(&gradients)?;
+            Ok(own.value().to_vec::<f64>()?)
+        };
+        let by_adamw = {
+            let own = matrix(1.0)?;
+            let mut gradients = Gradients::default();
+            gradients.insert(&own.value(), gradient(&own));
+            AdamW::new(vec![own.clone()], 0.01).step(&gradients)?;
+            own.value().to_vec::<f64>()?
+        };
+        let groups = vec![
+            Group::new(vec![fast.clone()], 0.2).weight_decay(0.5),
+            Group::new(vec![slow.clone()], 0.02),
+        ];
+        let others = AdamW::new(vec![table.clone(), bias.clone()], 0.01);
+        let mut muon = Muon::of_groups(groups, others)?;
+        assert_eq!(muon.learning_rates(), [0.2, 0.02, 0.01]);
+        let numbers: Vec<String> =
+            muon.numbered_parameters().into_iter().map(|(number, _)| number).collect();
+        assert_eq!(numbers, ["0", "1", "others.0", "others.1"]);
+        muon.step(&gradients)?;
+        assert_close(&fast.value().to_vec::<f64>()?, &alone(0.2, 0.5)?, 1e-13, "fast");
+        assert_close(&slow.value().to_vec::<f64>()?, &alone(0.02, 0.0)?, 1e-13, "slow");
+        assert_close(&table.value().to_vec::<f64>()?, &by_adamw, 1e-13, "table");
+        // No matrix, or twice: refused.
+        let refused = |matrices: Vec<Parameter>, others: Vec<Parameter>| {
+            let groups = vec![Group::new(matrices, 0.1)];
+            Muon::of_groups(groups, AdamW::new(others, 0.1)).map(drop).unwrap_err().to_string()
+        };
+        let error = refused(vec![fast.clone(), bias.clone()], vec![]);
+        assert!(error.contains("[5]") && error.contains("give it to AdamW"), "{error}");
+        for (matrices, others) in
+            [(vec![fast.clone(); 2], vec![]), (vec![fast.clone()], vec![fast.clone()])]
+        {
+            assert!(refused(matrices, others).contains("twice"));
+        }
+        Ok(())
+    });
+}
