@@ -32,13 +32,18 @@ fn a_run_of_pytorch_is_replayed_on_every_mesh() {
         "dp=2,tp=2 --parallel dp+tp+sp",
         "fsdp=2,tp=2",
         "fsdp=2,tp=2 --parallel fsdp+tp+sp",
-        "tp=2,dp=2",
         "dp=2,fsdp=2",
         "dp=2,fsdp=2 --recompute",
         "dp=2,cp=2",
         "fsdp=2,cp=2",
         "cp=2,tp=2",
         "cp=2,tp=2 --parallel cp+tp+sp",
+        // The other axis first.
+        "tp=2,dp=2",
+        "tp=2,fsdp=2",
+        "fsdp=2,dp=2",
+        "cp=2,fsdp=2",
+        "tp=2,cp=2 --parallel cp+tp+sp",
     ] {
         let line = format!("train --json --mesh {mesh} --golden");
         let args: Vec<&str> = line.split(' ').chain([golden]).collect();
