@@ -149,6 +149,10 @@ fn a_checkpoint_that_does_not_fit_is_refused() {
     assert!(error.contains("`model.head.weight`"), "{error}");
     let error = edit("--rename model.head.weight=model.foot.weight");
     assert!(error.contains("`model.foot.weight`"), "{error}");
+    let (up, down) = ("model.layers.0.mlp.w1.weight", "model.layers.0.mlp.w2.weight");
+    let error = edit(&format!("--rename {up}={down} --rename {down}={up}"));
+    assert!(error.contains(&format!("`{up}`")), "{error}");
+    assert!(error.contains("[16, 64]") && error.contains("[64, 16]"), "{error}");
     let file = "shard-00001-model-00001-of-00001.safetensors";
     let path = scratch.0.join("a/checkpoint").join(file);
     let mut bytes = fs::read(&path).unwrap();

@@ -61,6 +61,29 @@ fn a_run_for_people_has_a_table_a_curve_and_a_text() {
     assert!(scratch.0.join("b/checkpoint/dtensor.manifest.json").exists());
 }
 
+/// Also where positions lie on other ranks, and in another order: the next character is drawn by the same number.
+#[test]
+fn every_model_writes_the_same_text_on_every_mesh() {
+    let scratch = Scratch::new();
+    let out = scratch.join("a");
+    let written = |model: &str, mesh: &str| -> String {
+        let line = TINY.replace(" --json", "");
+        let line = format!("{line} {out} --steps 2 --model {model} --mesh {mesh}");
+        let text = dtensor(&line.split(' ').collect::<Vec<_>>()).ok();
+        let (_, written) = text.split_once("A text of the model:\nIn the morning, ").unwrap();
+        // Not all of it: a character may be drawn from between two, once in a very long text.
+        written.chars().take(60).collect()
+    };
+    for (model, meshes) in
+        [("gpt", &["cp=2", "cp=3"][..]), ("llama", &["cp=2", "tp=2,cp=2", "fsdp=2"])]
+    {
+        let want = written(model, "dp=1");
+        for mesh in meshes {
+            assert_eq!(written(model, mesh), want, "{model} {mesh}");
+        }
+    }
+}
+
 #[test]
 fn every_way_to_cut_learns_the_same() {
     let scratch = Scratch::new();
