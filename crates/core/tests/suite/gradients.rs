@@ -84,7 +84,8 @@ fn samples() -> Vec<Sample> {
     samples.filter(has_gradient).collect()
 }
 
-fn has_gradient(sample: &Sample) -> bool {
+/// Whether some result of it has a gradient with respect to some operand.
+pub(crate) fn has_gradient(sample: &Sample) -> bool {
     let floats = sample.metas().iter().any(|meta| meta.dtype.is_float());
     // Of results whose shapes depend on values nothing is known.
     let results = sample.op.infer(&sample.metas());
@@ -95,7 +96,8 @@ fn has_gradient(sample: &Sample) -> bool {
         })
 }
 
-fn name(sample: &Sample) -> String {
+/// What it is, for messages.
+pub(crate) fn name(sample: &Sample) -> String {
     let shapes: Vec<_> = sample.operands.iter().map(|operand| &operand.shape).collect();
     format!("{:?} {shapes:?}", sample.op)
 }
