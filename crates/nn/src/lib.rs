@@ -56,7 +56,7 @@ pub use layers::{
     Activation, AttentionConfig, Conv1d, Conv2d, Dropout, Embedding, LayerNorm, Linear, Mlp,
     MultiHeadAttention, RmsNorm, Rotary,
 };
-pub use loss::{cross_entropy, mse_loss};
+pub use loss::{cross_entropy, cross_entropy_with, mse_loss};
 pub use matching::{for_each_matching, replace_matching};
 pub use models::{
     Gpt, GptBlock, GptConfig, Llama, LlamaBlock, LlamaConfig, gpt_plan, gpt_sequence_plan,

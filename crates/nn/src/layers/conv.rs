@@ -1,6 +1,6 @@
 use dtensor::{DTensor, DType, DeviceMesh, Result, ops::nn::Conv};
 
-use crate::{Forward, Module, ModuleState, Parameter, init};
+use crate::{Error, Forward, Module, ModuleState, Parameter, init};
 
 macro_rules! convolutions {
     ($($(#[$doc:meta])* $Conv:ident $conv:ident $n_dims:literal;)*) => {$(
@@ -32,6 +32,36 @@ macro_rules! convolutions {
                 dtype: DType,
                 mesh: &DeviceMesh,
             ) -> Result<$Conv> {
+                $Conv::of_groups((channels, 1), filters, window, bias, dtype, mesh)
+            }
+
+            /// The same in groups, which both numbers must be divisible by: filters of a group see its channels alone. With as
+            /// many groups as channels, every channel has filters of its own.
+            pub fn grouped(
+                channels: usize,
+                filters: usize,
+                window: [usize; $n_dims],
+                groups: usize,
+                bias: bool,
+                dtype: DType,
+                mesh: &DeviceMesh,
+            ) -> Result<$Conv, Error> {
+                if groups == 0 || channels % groups != 0 || filters % groups != 0 {
+                    let got = format!("{groups} for {channels} channels and {filters} filters");
+                    return Err(Error::bad("the number of groups", got, "it must divide both"));
+                }
+                let channels = (channels / groups, groups);
+                Ok($Conv::of_groups(channels, filters, window, bias, dtype, mesh)?)
+            }
+
+            fn of_groups(
+                (channels, groups): (usize, usize),
+                filters: usize,
+                window: [usize; $n_dims],
+                bias: bool,
+                dtype: DType,
+                mesh: &DeviceMesh,
+            ) -> Result<$Conv> {
                 let copies = init::copies(mesh);
                 let shape = [&[filters, channels][..], &window].concat();
                 let weight = init::kaiming_uniform(&shape, dtype, mesh, &copies)?;
@@ -50,7 +80,7 @@ macro_rules! convolutions {
                     stride: [1; $n_dims],
                     padding: [0; $n_dims],
                     dilation: [1; $n_dims],
-                    groups: 1,
+                    groups,
                     state: ModuleState::default(),
                 })
             }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use dtensor::{
     DTensor, DType, DeviceMesh,
     Placement::{Replicate, Shard},
-    ops::nn::Conv,
+    ops::nn::{Conv, CrossEntropy},
     random,
 };
 use dtensor_nn::{
     Activation, AttentionConfig, Conv1d, Conv2d, Dropout, Error, Forward, FullyShardOptions, Gpt,
     GptConfig, LayerNorm, Linear, Llama, LlamaConfig, Mlp, Module, ModuleState, MultiHeadAttention,
-    Parameter, Result, for_each_matching, for_each_module, fully_shard, init, module_names,
-    named_parameters, parameters, replace_matching, set_training,
+    Parameter, Result, cross_entropy, cross_entropy_with, for_each_matching, for_each_module,
+    fully_shard, init, module_names, named_parameters, parameters, replace_matching, set_training,
 };
 use dtensor_testing::spmd;
 
@@ -372,6 +372,63 @@ fn sizes_that_make_no_sense_are_refused() {
         }
         let ids = dtensor::zeros(&[2, 4], DType::I64, &mesh, &[Shard(0)])?;
         assert_eq!(gpt.call(&ids)?.shape(), llama.call(&ids)?.shape());
+        Ok(())
+    });
+}
+
+#[test]
+fn convolutions_have_groups() {
+    spmd(1, |world| {
+        let mesh = mesh(world, &[("x", 1)]);
+        let layer = Conv2d::grouped(4, 6, [3, 2], 2, true, DType::F64, &mesh)?;
+        assert_eq!(layer.weight.value().shape(), [6, 2, 3, 2]);
+        let x = tensor(&[2, 4, 5, 6], 1.0, DType::F64, &mesh, &copies(&mesh));
+        let settings = Conv { stride: &[1, 1], padding: &[0, 0], dilation: &[1, 1], groups: 1 };
+        let (weight, bias) = (layer.weight.value(), layer.bias.as_ref().unwrap().value());
+        // Every half of the filters on its half of the channels.
+        let half = |at: usize| {
+            let (weight, bias) = (weight.narrow(0, 3 * at, 3)?, bias.narrow(0, 3 * at, 3)?);
+            x.narrow(1, 2 * at, 2)?.conv2d(&weight, Some(&bias), &settings)
+        };
+        let want = DTensor::cat(&[&half(0)?, &half(1)?], 1)?.to_vec::<f64>()?;
+        assert_close(&layer.call(&x)?.to_vec::<f64>()?, &want, 1e-14, "groups");
+        let layer = Conv1d::grouped(3, 6, [2], 3, false, DType::F64, &mesh)?;
+        assert_eq!(layer.weight.value().shape(), [6, 1, 2]);
+        for (channels, filters, groups) in [(4, 6, 4), (3, 6, 2), (4, 4, 0)] {
+            let refused = Conv1d::grouped(channels, filters, [2], groups, true, DType::F64, &mesh);
+            let error = refused.map(drop).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("the number of groups is {groups} for")), "{error}");
+        }
+        Ok(())
+    });
+}
+
+/// Whatever is cut, classes of language models included.
+#[test]
+fn a_loss_may_ignore_targets_and_spread_them() {
+    spmd(2, |world| {
+        let mesh = mesh(world, &[("x", 2)]);
+        let (classes, padding) = (5, 4_i64);
+        let ids = [0_i64, padding, 3, 1, 2, padding];
+        let ids = dtensor::Tensor::from_slice(&ids, &[2, 3]).unwrap();
+        let ids = dtensor::distribute_tensor_from(&ids, &mesh, &[Replicate], None)?;
+        let whole = tensor(&[2, 3, classes], 1.0, DType::F64, &mesh, &[Replicate]);
+        let mut settings = CrossEntropy { ignore_index: padding, ..CrossEntropy::default() };
+        settings.label_smoothing = 0.1;
+        let logs = whole.log_softmax(-1)?.to_vec::<f64>()?;
+        let of = |row: usize, class: usize| -logs[row * classes + class];
+        let one = |(row, class): (usize, usize)| {
+            let all: f64 = (0..classes).map(|class| of(row, class)).sum();
+            0.9 * of(row, class) + 0.1 * all / classes as f64
+        };
+        let want = [(0, 0), (2, 3), (3, 1), (4, 2)].map(one).iter().sum::<f64>() / 4.0;
+        for placement in [Replicate, Shard(0), Shard(1), Shard(2)] {
+            let logits = whole.redistribute(&[placement])?;
+            let got = cross_entropy_with(&logits, &ids, &settings)?.item::<f64>()?;
+            assert!((got - want).abs() < 1e-13, "{placement}: {got} {want}");
+            let plain = cross_entropy(&logits, &ids)?.item::<f64>()?;
+            assert!((plain - want).abs() > 1e-3);
+        }
         Ok(())
     });
 }
