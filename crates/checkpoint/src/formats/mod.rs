@@ -26,6 +26,7 @@ pub(crate) mod native;
 pub(crate) mod native_write;
 mod numpy;
 mod pickle;
+mod rank_files;
 pub(crate) mod recorded;
 pub(crate) mod safetensors;
 pub(crate) mod safetensors_write;

@@ -13,14 +13,16 @@
 //! `{name}` is the stem of the file, or `archive`. Several tensors may be views of one storage.
 //!
 //! Of a ShardedTensor a file has the shards of the rank that saved it. The files of all ranks, in one directory, are one
-//! checkpoint; what each rank has saved as a whole, they all have, and that of the first is taken.
+//! checkpoint. What the ranks have saved as a whole is there once where they have saved the same, which the checksums of the archives
+//! tell; what differs from rank to rank, such as the state of random numbers, has the stem of its file before its name: `rank1.rng`.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map};
+use std::collections::{BTreeSet, HashMap};
 
 use super::{
     budget::Budget,
     flatten::{Flat, flatten},
     pickle::{MAX_PICKLE, Place, Tree, parse},
+    rank_files::RankFiles,
     window::Window,
     zip::{Archive, Data},
 };
@@ -137,9 +139,7 @@ impl Saved {
 pub(crate) fn open(storage: &dyn Storage, files: Vec<SourceFile>) -> Result<Catalog> {
     let budget = Budget::new();
     let mut catalog = Catalog::new(Format::TorchSave, files);
-    let mut sharded = BTreeMap::new();
-    // Files of ranks, if the ones before were some as well: only those have the same things.
-    let mut n_of_ranks = 0;
+    let mut of_ranks = RankFiles::default();
     for position in 0..catalog.files.len() {
         let name = catalog.files[position].name.clone();
         let file = storage.open(&name)?;
@@ -150,22 +150,13 @@ pub(crate) fn open(storage: &dyn Storage, files: Vec<SourceFile>) -> Result<Cata
         let alone = tree.dict(tree.root()).is_none() && tree.sequence(tree.root()).is_none();
         let stem = name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem);
         let flat = flatten(&tree, if alone { stem } else { "" }, &name, &budget)?;
-        let (mut contents, shards) = saved.parts(flat, &window, position, &budget)?;
-        let is_of_rank = !shards.is_empty();
-        for (name, entry) in shards {
-            add_shards(&mut sharded, name, entry, &catalog.files[position].name)?;
+        let (contents, shards) = saved.parts(flat, &window, position, &budget)?;
+        match shards.is_empty() {
+            true => catalog.extend(contents)?,
+            false => of_ranks.add(&name, stem, contents, shards)?,
         }
-        if is_of_rank && n_of_ranks == position {
-            n_of_ranks += 1;
-            drop_copies(&mut contents, &catalog);
-        }
-        catalog.extend(contents)?;
     }
-    let place = || storage.place();
-    for (name, entry) in &sharded {
-        entry.check_cover(name, &place())?;
-    }
-    catalog.extend(Contents { tensors: sharded.into_iter().collect(), values: Vec::new() })?;
+    catalog.extend(of_ranks.together(&storage.place())?)?;
     Ok(catalog)
 }
 
@@ -179,36 +170,4 @@ pub(crate) fn has_shards(storage: &dyn Storage, name: &str) -> bool {
         Ok(!flatten(&tree, "", name, &budget)?.sharded.is_empty())
     };
     has().unwrap_or(false)
-}
-
-/// Adds the shards of one file to those of others.
-fn add_shards(
-    sharded: &mut BTreeMap<String, TensorEntry>,
-    name: String,
-    entry: TensorEntry,
-    file: &str,
-) -> Result<()> {
-    match sharded.entry(name) {
-        btree_map::Entry::Vacant(place) => {
-            place.insert(entry);
-        }
-        btree_map::Entry::Occupied(mut place) => {
-            let there = place.get_mut();
-            if (there.stored, &there.shape) != (entry.stored, &entry.shape) {
-                let what = format!("`{}` has another size or dtype in another file", place.key());
-                return Err(Error::broken(file, what));
-            }
-            there.chunks.extend(entry.chunks);
-        }
-    }
-    Ok(())
-}
-
-/// Leaves out what the ranks before have saved as well: whole tensors of the same size and dtype, and equal values.
-fn drop_copies(contents: &mut Contents, catalog: &Catalog) {
-    contents.tensors.retain(|(name, entry)| {
-        let there = catalog.tensors.get(name);
-        there.is_none_or(|there| (there.stored, &there.shape) != (entry.stored, &entry.shape))
-    });
-    contents.values.retain(|(name, value)| catalog.values.get(name) != Some(value));
 }

@@ -40,6 +40,9 @@ def run(rank, folder):
         "deep": {"boxes": numbered(boxes, (4, 4)), "param": parameter},
         "bias": torch.arange(3, dtype=torch.float64),
         "step": 7,
+        # Another one on every rank.
+        "rng": torch.tensor([rank, 5]),
+        "rank": rank,
     }
     torch.save(state, f"{folder}/rank{rank}.pt")
     dist.barrier()

@@ -14,7 +14,7 @@ fn the_files_of_all_ranks_are_one_checkpoint() {
     let (storage, catalog) = Catalog::open_path(golden(PLACE)).unwrap();
     assert_eq!((catalog.format, catalog.files.len()), (Format::TorchSave, 2));
     let names: Vec<&str> = catalog.tensors.keys().map(String::as_str).collect();
-    assert_eq!(names, ["bias", "deep.boxes", "deep.param", "rows"]);
+    assert_eq!(names, ["bias", "deep.boxes", "deep.param", "rank0.rng", "rank1.rng", "rows"]);
     for (name, shape, n_chunks) in
         [("rows", [5, 3], 2), ("deep.boxes", [4, 4], 3), ("deep.param", [2, 4], 2)]
     {
@@ -30,6 +30,14 @@ fn the_files_of_all_ranks_are_one_checkpoint() {
     // Both ranks have saved these.
     assert_eq!(catalog.tensors["bias"].chunks.len(), 1);
     assert_eq!(catalog.values["step"], Value::Int(7));
+    // What differs is nobody's for all.
+    for rank in 0..2_i64 {
+        assert_eq!(catalog.values[&format!("rank{rank}.rank")], Value::Int(rank));
+        let entry = &catalog.tensors[&format!("rank{rank}.rng")];
+        let bytes = bytes_of(storage.as_ref(), &catalog, entry);
+        assert_eq!(bytes, [rank.to_le_bytes(), 5_i64.to_le_bytes()].concat());
+    }
+    assert!(!catalog.values.contains_key("rank"));
 }
 
 #[test]
