@@ -76,12 +76,12 @@ pub fn interrupt(launcher: &Launcher, program: &Path) -> Result<()> {
     }
     let run = |arguments: &[&str]| {
         let mut command = Command::new(program);
-        command.args(arguments).arg(&out.0.join("checkpoint"));
+        command.args(arguments).arg(out.0.join("checkpoint"));
         process::run_checked(&mut command, LIMIT, Output::CollectStdout)
     };
     run(&["ckpt", "verify"])?;
-    let step = step_in(&run(&["ckpt", "inspect", "--json"])?.concat())?;
-    let (done, more) = (step, 3);
+    let done = step_in(&run(&["ckpt", "inspect", "--json"])?.concat())?;
+    let more = 3;
     let steps = (done + more).to_string();
     let lines = run(&["train", "--json", "--steps", &steps, "--resume"])?;
     match lines.len() as u64 == more && done >= ended.lines.len() as u64 {
