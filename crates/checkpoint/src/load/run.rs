@@ -8,9 +8,6 @@ use super::{
 };
 use crate::{Reader, Result, agree::agree, workers};
 
-/// Rounds between saying that something will be read and reading it.
-const AHEAD: usize = 2;
-
 /// Reads what this rank reads, passes it on, and puts what it needs. All ranks succeed, or none does.
 pub(super) fn run(
     group: &Group,
@@ -25,12 +22,7 @@ pub(super) fn run(
     let mut own = Own::new(&plan.own, plan.rounds.len(), threads);
     let mut exchange = Exchange::new(group);
     let mut outcome = Ok(());
-    for (number, round) in plan.rounds.iter().enumerate() {
-        // While ranks pass on what they have read, nobody reads.
-        if let Some(later) = plan.rounds.get(number + AHEAD) {
-            let to_all = later.to_all.iter().filter(|(reader, _)| *reader == group.rank());
-            source.will_read(later.reads.iter().chain(to_all.map(|(_, span)| span)));
-        }
+    for round in &plan.rounds {
         outcome = outcome.and_then(|()| own.go_on(&mut source, memory));
         // A rank that has failed meets the others in this round, and then all know it.
         if !exchange.run(&mut source, memory, round, &mut outcome)? {

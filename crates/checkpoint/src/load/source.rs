@@ -60,16 +60,6 @@ impl<'r, 'c> Source<'r, 'c> {
         self.reader.file(span.file)?.read_at(span.offset, &mut self.scratch)
     }
 
-    /// Says that spans will be read soon.
-    pub(super) fn will_read<'a>(&self, spans: impl IntoIterator<Item = &'a Span>) {
-        for span in spans {
-            // A file that cannot be opened is an error when it is read.
-            if let Ok(file) = self.reader.file(span.file) {
-                file.will_read(span.offset, span.bytes);
-            }
-        }
-    }
-
     /// Verifies and converts a step of the span that was read: [`block`](Source::block) has it then.
     pub(super) fn prepare(&mut self, span: &Span, step: Step) -> Result<()> {
         let (item, target) = self.item(step);

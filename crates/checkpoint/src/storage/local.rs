@@ -4,14 +4,8 @@ use std::{
     fs,
     fs::File,
     io::{ErrorKind, IoSliceMut},
-    num::NonZeroU64,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-};
-
-use rustix::{
-    fs::{Advice, fadvise},
-    io::ReadWriteFlags,
 };
 
 use super::{ReadAt, Storage};
@@ -83,21 +77,6 @@ impl ReadAt for LocalFile {
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         self.file.read_exact_at(into, offset).map_err(Error::io("read", self.name.as_str()))
-    }
-
-    fn will_read(&self, offset: u64, bytes: u64) {
-        let (Some(last), length) = (bytes.checked_sub(1), NonZeroU64::new(bytes)) else { return };
-        // Where the last byte is in memory, the others most often are, too, and to ask for each of their pages takes longer than
-        // this.
-        let mut byte = [0];
-        let mut pieces = [IoSliceMut::new(&mut byte)];
-        let at = offset.saturating_add(last);
-        if rustix::io::preadv2(&self.file, &mut pieces, at, ReadWriteFlags::NOWAIT).is_ok() {
-            return;
-        }
-        // The system reads ahead of what is read in order. Ranks that read in turn jump over what others read, and with every jump it
-        // begins anew.
-        let _ = fadvise(&self.file, offset, length, Advice::WillNeed);
     }
 
     fn read_pieces_at(&self, offset: u64, pieces: &mut [&mut [u8]]) -> Result<()> {

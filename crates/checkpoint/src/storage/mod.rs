@@ -44,12 +44,6 @@ pub trait ReadAt: Send + Sync {
     /// Fills `into` from byte `offset` on; an error if the file ends before.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()>;
 
-    /// Says that these bytes will be read soon. What is far away from the processor may begin to come; nothing waits for it, and
-    /// nothing is promised.
-    fn will_read(&self, offset: u64, bytes: u64) {
-        let _ = (offset, bytes);
-    }
-
     /// As [`read_at`](ReadAt::read_at), into several pieces of memory, one after the other.
     fn read_pieces_at(&self, offset: u64, pieces: &mut [&mut [u8]]) -> Result<()> {
         let mut bytes = vec![0; pieces.iter().map(|piece| piece.len()).sum()];

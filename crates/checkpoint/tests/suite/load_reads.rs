@@ -81,18 +81,6 @@ fn blocks_that_threads_read_at_the_same_time_arrive_once_and_the_first_damage_is
 }
 
 #[test]
-fn what_ranks_read_in_turn_is_announced_some_rounds_before() {
-    // Five rounds of two ranks.
-    let tensors = [Whole::new("large", StoredType::F32, &[3000, 3000])];
-    let files = written(&tensors, 1 << 20);
-    let announced = |layout: &str| reads(&files, &tensors, 2, layout).announced.load(Relaxed);
-    let cut = announced("[S(1)]");
-    assert!(cut > files.total() / 2 && cut < files.total(), "{cut} of {}", files.total());
-    // The system reads ahead of what is read in order.
-    assert_eq!(announced("[S(0)]"), 0);
-}
-
-#[test]
 fn thousands_of_small_tensors_are_few_reads() {
     let tensor = |index: usize| {
         Whole::new(&format!("layer.{index}"), StoredType::F32, &[4, 8]).cut(0, &[2, 2])

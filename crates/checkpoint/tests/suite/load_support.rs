@@ -122,8 +122,6 @@ pub struct Files {
 pub struct Counts {
     pub reads: AtomicUsize,
     pub bytes: AtomicU64,
-    /// Bytes that were said to be read soon.
-    pub announced: AtomicU64,
     pub opened: AtomicUsize,
 }
 
@@ -198,10 +196,6 @@ impl ReadAt for File {
 
     fn size(&self) -> u64 {
         self.bytes.len() as u64
-    }
-
-    fn will_read(&self, _: u64, bytes: u64) {
-        self.counts.announced.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()> {
