@@ -80,8 +80,10 @@ pub fn run(config: &Config, earlier: Option<&Earlier>) -> Result<()> {
     out.line("")?;
     out.lines(curve::text(&ended.losses, terminal_width(), 8))?;
     out.line("")?;
-    out.line(&format!("A text of the model:\n{}", ended.sample.trim()))?;
-    out.line("")?;
+    if !ended.sample.is_empty() {
+        out.line(&format!("A text of the model:\n{}", ended.sample.trim()))?;
+        out.line("")?;
+    }
     out.line(&format!(
         "{} parameters, of which rank 0 holds {}. Checkpoint and loss.svg are in {}.",
         units::grouped(ended.parameters),
