@@ -93,6 +93,8 @@ pub(crate) enum Counts<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag {
     pub(crate) text: &'static str,
+    /// What the call is about, in short, if its author says so.
+    about: Option<u64>,
     /// Computed once per tag rather than once per call.
     hash: u64,
 }
@@ -108,7 +110,12 @@ impl Tag {
             hash = mix(hash, bytes[i] as u64);
             i += 1;
         }
-        Tag { text, hash }
+        Tag { text, about: None, hash }
+    }
+
+    /// The same name for a call about something that has this digest.
+    pub(crate) const fn about(self, digest: u64) -> Tag {
+        Tag { about: Some(digest), hash: mix(self.hash, digest), ..self }
     }
 }
 
@@ -232,6 +239,9 @@ impl fmt::Display for Call<'_> {
         if !self.tag.text.is_empty() {
             write!(text, ", tag {:?}", self.tag.text)?;
         }
+        if let Some(digest) = self.tag.about {
+            write!(text, ", about {digest:016x}")?;
+        }
         write!(f, "{}({})", self.name(), text.trim_start_matches(", "))
     }
 }
@@ -323,6 +333,7 @@ mod tests {
             Call { op: None, ..call() },
             Call { tag: Tag::new("lost"), ..call() },
             Call { tag: Tag::NONE, ..call() },
+            Call { tag: call().tag.about(7), ..call() },
             Call { sequence: 4, ..call() },
         ];
         let ours = call().fingerprint(0);
@@ -333,6 +344,8 @@ mod tests {
         }
         let (each, swapped) = (Counts::Each(&[1, 2]), Counts::Each(&[2, 1]));
         let prints = [each, swapped].map(|counts| Call { counts, ..call() }.fingerprint(0));
+        assert!(!Fingerprint::agree(prints));
+        let prints = [7, 8].map(|n| Call { tag: call().tag.about(n), ..call() }.fingerprint(0));
         assert!(!Fingerprint::agree(prints));
     }
 

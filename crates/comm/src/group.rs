@@ -111,6 +111,26 @@ impl Group {
         Group { shared: Arc::clone(&self.shared), tag: Tag::new(tag) }
     }
 
+    /// The same group and tag; calls made through the new handle are about something of which the
+    /// ranks know this digest, and must agree on it as well. For what a call depends on and does not
+    /// show, like the order of what it carries: two such calls may have the same shape on every rank.
+    /// The digest must be the same in every process, which that of a `RandomState` is not.
+    ///
+    /// Nothing more is sent for it. Messages are not matched by it.
+    ///
+    /// ```
+    /// use dtensor_comm::{CommError, Runner};
+    ///
+    /// let result = Runner::threads(2).run(|world| {
+    ///     world.group().tag("columns").about(world.rank() as u64).barrier()
+    /// });
+    /// assert!(result.unwrap_err().to_string().contains("about 0000000000000001"));
+    /// ```
+    #[must_use]
+    pub fn about(&self, digest: u64) -> Group {
+        Group { shared: Arc::clone(&self.shared), tag: self.tag.about(digest) }
+    }
+
     /// The same calls for memory whose dtype is known at run time only.
     pub fn erased(&self) -> Erased<'_> {
         Erased::new(self)

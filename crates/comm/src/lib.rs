@@ -47,8 +47,9 @@
 //! # Fingerprints
 //!
 //! Before data moves, the members of a group compare what they called: kind, dtype, counts, root,
-//! reduction, [tag](Group::tag) and position in the sequence of calls. If they differ, every member
-//! gets the same [`CommError::Mismatch`], no buffer is touched, and the error shows who called what:
+//! reduction, [tag](Group::tag), [subject](Group::about) and position in the sequence of calls. If
+//! they differ, every member gets the same [`CommError::Mismatch`], no buffer is touched, and the
+//! error shows who called what:
 //!
 //! ```text
 //! the ranks called different things: no data was moved

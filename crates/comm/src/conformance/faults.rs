@@ -14,6 +14,7 @@ pub const FAULTS: &[(&str, Case)] = &[
     ("different_dtypes_of_equal_bytes_are_a_mismatch", different_dtypes),
     ("different_reductions_are_a_mismatch", different_reductions),
     ("swapped_calls_of_one_shape_are_a_mismatch", swapped_calls),
+    ("calls_about_different_things_are_a_mismatch", different_subjects),
     ("different_counts_are_a_mismatch", different_counts),
     ("different_roots_are_a_mismatch", different_roots),
     ("messages_of_different_length_are_a_mismatch", different_messages),
@@ -72,6 +73,15 @@ fn swapped_calls(world: &World) -> Result<(), String> {
     let (theirs, last) = (r#"sum, tag "loss")"#, r#"sum, tag "grad")"#);
     mismatch(world, result, theirs, last)?;
     dead(group.tag(tags[1]).all_reduce(&mut buf, ReduceOp::Sum))
+}
+
+fn different_subjects(world: &World) -> Result<(), String> {
+    let subject = if is_last(world) { 2 } else { 1 };
+    let mut buf = [rank_value(world); 4];
+    let result = world.group().tag("rows").about(subject).all_reduce(&mut buf, ReduceOp::Sum);
+    untouched(&buf, rank_value(world))?;
+    let (theirs, last) = ("about 0000000000000001)", "about 0000000000000002)");
+    mismatch(world, result, theirs, last)
 }
 
 fn different_counts(world: &World) -> Result<(), String> {
