@@ -1,9 +1,6 @@
 //! From a tensor that one rank has.
 
-use std::{
-    hash::{DefaultHasher, Hash, Hasher},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use dtensor_comm::Values;
 use dtensor_local::Tensor;
@@ -83,7 +80,7 @@ pub(crate) struct ScatterRecord {
     src_rank: usize,
     size: Vec<usize>,
     dtype: Box<str>,
-    /// What the spec makes of the tensor, in short: specs of users can be compared in no other way.
+    /// The [digest](ShardedTensorMetadata::digest) of what the spec makes of the tensor.
     shards: u64,
     /// The spec as it is shown.
     spec: Box<str>,
@@ -95,13 +92,11 @@ impl ScatterRecord {
         spec: &Spec,
         src_rank: usize,
     ) -> ScatterRecord {
-        let mut hasher = DefaultHasher::new();
-        metadata.shards_metadata.hash(&mut hasher);
         ScatterRecord {
             src_rank,
             size: metadata.size.clone(),
             dtype: metadata.tensor_properties.dtype.name().into(),
-            shards: hasher.finish(),
+            shards: metadata.digest(),
             spec: shown(spec),
         }
     }

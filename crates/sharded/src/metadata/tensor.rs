@@ -1,5 +1,7 @@
 //! All boxes of a tensor.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use serde::{Deserialize, Serialize};
 
 use super::{ShardMetadata, TensorProperties, volume};
@@ -20,6 +22,14 @@ impl ShardedTensorMetadata {
     /// The shards on a rank of the world, in their order.
     pub fn shards_of(&self, rank: usize) -> impl Iterator<Item = &ShardMetadata> {
         self.shards_metadata.iter().filter(move |shard| shard.rank() == Some(rank))
+    }
+
+    /// The shards in short, the same in every process of one build: what ranks compare to know that they cut
+    /// a tensor in the same way. Specs of users can be compared in no other way.
+    pub(crate) fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.shards_metadata.hash(&mut hasher);
+        hasher.finish()
     }
 
     /// Number of elements of the whole tensor.

@@ -3,6 +3,10 @@
 //! Every rank knows all boxes, old and new. It sends to each other rank what its old boxes have in common with
 //! the new boxes of that rank, and so every element that moves is sent once, in one call. What stays on a rank
 //! is copied there, and a box that stays as it is not even that.
+//!
+//! Elements come without a word on where they belong: that follows from the boxes. Ranks that have others in
+//! mind may well send what is expected in number, so the call is [about](Group::about) the boxes: it is an
+//! error on every rank then, before anything is sent.
 
 use std::{ops::Range, sync::Arc};
 
@@ -45,7 +49,7 @@ impl<'a> Moves<'a> {
 
     /// Moves: the new shards of this rank, which is a member.
     pub(super) fn run(&self, op: &'static str) -> Result<Vec<Arc<Shard>>> {
-        let members = self.from.process_group().group(op)?;
+        let members = self.from.process_group().group(op)?.about(self.digest());
         let new: Vec<&ShardMetadata> =
             self.to.shards_of(self.from.process_group().world_rank()).collect();
         let (outgoing, incoming) = (self.outgoing(members.rank())?, self.incoming(&new));
@@ -73,6 +77,13 @@ impl<'a> Moves<'a> {
             Ok(Arc::new(Shard::new(tensor, shard.clone())?))
         };
         parts.into_iter().zip(new).map(made).collect()
+    }
+
+    /// The old boxes and the new in short.
+    pub(super) fn digest(&self) -> u64 {
+        // Different factors, so that the way back is another.
+        let (from, to) = (self.from.metadata().digest(), self.to.digest());
+        from.wrapping_mul(3) ^ to.rotate_left(32)
     }
 
     /// What the old boxes of this rank have in common with all new ones.

@@ -15,7 +15,7 @@ const OP: &str = "reshard";
 
 impl ShardedTensor {
     /// Cuts it in another way: by any spec, on ranks of its group. All ranks of the group call it with the
-    /// same spec; all ranks of the world, if they have references to each other's
+    /// same spec, or all get an error; all ranks of the world, if they have references to each other's
     /// [shards](ShardedTensor::remote_shards): they get new ones, and the old are stale.
     ///
     /// ```
@@ -57,6 +57,11 @@ impl ShardedTensor {
             let way_out = "detach the tensor first, or reshard a parameter in place";
             return Err(Error::refused(OP, what, way_out));
         };
+        if self.process_group().rank().is_some() {
+            // A redistribution does not say where to, and may look the same on ranks that mean different dims.
+            let members = self.process_group().group(OP)?;
+            members.about(Moves::new(self, &to).digest()).barrier().map_err(Error::comm(OP))?;
+        }
         let there = self.to_dtensor_as(OP)?.redistribute_to(&mesh, &placements)?;
         let local = there.to_local().contiguous();
         let own = to.shards_of(self.process_group().world_rank());

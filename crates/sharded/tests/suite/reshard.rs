@@ -150,6 +150,27 @@ fn gradients_pass_back_through_a_reshard() {
     });
 }
 
+/// The numbers of elements that go from rank to rank are those of one dim as of the other.
+#[test]
+fn ranks_that_mean_different_specs_are_told_so_and_nothing_moves() {
+    for requires_grad in [false, true] {
+        let errors = spmd(2, |world| {
+            let mut x = cut(&[4, 4, 4], &chunks(0, &[0, 1]), world)?;
+            x.set_requires_grad(requires_grad)?;
+            let before = x.local_tensor()?.to_vec::<f32>()?;
+            let dim = 1 + world.rank() as isize;
+            let error = x.resharded(chunks(dim, &[0, 1])).err();
+            assert_eq!(x.local_tensor()?.to_vec::<f32>()?, before);
+            Ok(error)
+        });
+        for error in errors {
+            let error = error.expect("specs that differ were taken");
+            assert!(matches!(error, Error::Comm { .. }), "{error}");
+            assert!(error.to_string().contains("called different things"), "{error}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
