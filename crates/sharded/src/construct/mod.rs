@@ -6,7 +6,7 @@ mod local_shards;
 mod local_tensor;
 mod scatter;
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     Device, Error, MemoryFormat, ProcessGroup, Result, Shard, ShardMetadata, ShardPlacement,
@@ -90,11 +90,21 @@ pub(crate) fn matched(
         return Err(Error::WrongNumberOfShards { op: op.into(), rank, local, metadata });
     }
     let mut places: Vec<Option<Arc<Shard>>> = vec![None; own.len()];
-    for shard in local {
+    // Almost always they are in order already; else they are looked up, not searched for one by one.
+    let mut by_box: Option<HashMap<&ShardMetadata, Vec<usize>>> = None;
+    for (number, shard) in local.into_iter().enumerate() {
         check_shard(op, &shard, metadata, rank)?;
         let described = shard.metadata().clone().clipped(&metadata.size);
-        let place =
-            (0..own.len()).find(|index| *own[*index] == described && places[*index].is_none());
+        let place = match *own[number] == described && places[number].is_none() {
+            true => Some(number),
+            false => {
+                let by_box = by_box.get_or_insert_with(|| positions(&own));
+                let free = |positions: &mut Vec<usize>| {
+                    std::iter::from_fn(|| positions.pop()).find(|place| places[*place].is_none())
+                };
+                by_box.get_mut(&described).and_then(free)
+            }
+        };
         let Some(place) = place else {
             return Err(Error::UnknownShard { op: op.into(), rank, shard: Box::new(described) });
         };
@@ -106,6 +116,15 @@ pub(crate) fn matched(
         });
     }
     Ok(places.into_iter().flatten().collect())
+}
+
+/// Where each box is in a list, last places first: boxes without elements may be there several times.
+fn positions<'a>(shards: &[&'a ShardMetadata]) -> HashMap<&'a ShardMetadata, Vec<usize>> {
+    let mut positions: HashMap<&ShardMetadata, Vec<usize>> = HashMap::with_capacity(shards.len());
+    for (place, shard) in shards.iter().enumerate().rev() {
+        positions.entry(shard).or_default().push(place);
+    }
+    positions
 }
 
 /// Only memory can be sent to.

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     Error, ProcessGroup, Result, ShardMetadata, ShardedTensor,
+    construct::by_member,
     exchange::{agree, all_records},
 };
 
@@ -142,9 +143,10 @@ fn adopted(
     records: Vec<Vec<Share>>,
 ) -> Result<RemoteShards> {
     let own = tensor.process_group().world_rank();
+    let world = ProcessGroup::of_world(tensor.process_group().world());
+    let by_rank = by_member(tensor.metadata(), &world).into_iter().zip(records);
     let mut others = RemoteShards::new();
-    for (rank, shares) in records.into_iter().enumerate().filter(|(rank, _)| *rank != own) {
-        let shards: Vec<&ShardMetadata> = tensor.metadata().shards_of(rank).collect();
+    for (rank, (shards, shares)) in by_rank.enumerate().filter(|(rank, _)| *rank != own) {
         if shards.len() != shares.len() {
             let what = format!("rank {rank} has {} shards, not {}", shares.len(), shards.len());
             return Err(Error::BadState { op: op.into(), what: what.into() });
