@@ -116,13 +116,16 @@ pub(crate) fn of_layout(op: &'static str, layout: &Layout) -> Result<(Spec, Vec<
     Ok((spec, shards))
 }
 
-/// The shards in the order of the members, if every member has one.
+/// The shards in the order of the members, if every member has one, and all have the dims of the tensor.
 fn one_per_member<'a>(
     metadata: &'a ShardedTensorMetadata,
     group: &ProcessGroup,
 ) -> Option<Vec<&'a ShardMetadata>> {
     let mut shards = vec![None; group.size()];
     for shard in &metadata.shards_metadata {
+        if shard.n_dims() != metadata.size.len() {
+            return None;
+        }
         let place = &mut shards[group.group_rank_of(shard.rank()?)?];
         if place.replace(shard).is_some() {
             return None;

@@ -127,6 +127,38 @@ fn rows_are_counted_anew() {
     });
 }
 
+#[test]
+fn shards_in_any_order_find_their_places_also_where_several_are_the_same() {
+    spmd(2, |world| {
+        // Two rows on five places of each rank: most boxes are empty, and the same.
+        let spec = chunks(0, &[0, 1, 0, 1, 0, 1, 0, 1, 0, 1]);
+        let metadata = spec.build_metadata(&[3, 2], &DType::F32.into())?;
+        let made = |shard: &ShardMetadata| {
+            Shard::new(Tensor::full(shard.sizes(), shard.offsets()[0] as f32)?, shard.clone())
+        };
+        let own: Vec<Shard> = metadata.shards_of(world.rank()).map(made).collect::<Result<_>>()?;
+        for turn in 0..own.len() {
+            let mut turned = own.clone();
+            turned.rotate_left(turn);
+            let x = ShardedTensor::from_local_shards_and_metadata(
+                turned,
+                metadata.clone(),
+                None,
+                world,
+            )?;
+            let of = |shard: &Shard| shard.metadata().clone();
+            assert!(x.local_shards().map(of).eq(metadata.shards_of(world.rank()).cloned()));
+            assert_eq!(x.full_tensor()?.to_vec::<f32>()?, [0., 0., 1., 1., 2., 2.]);
+        }
+        let mut doubled = own.clone();
+        doubled[1] = own[0].clone();
+        let error =
+            ShardedTensor::from_local_shards_and_metadata(doubled, metadata.clone(), None, world);
+        assert!(matches!(error, Err(Error::UnknownShard { .. })));
+        Ok(())
+    });
+}
+
 /// Tries to put together what `own` gives, and demands one error on all ranks.
 fn refused(size: &[usize], own: impl Fn(usize) -> Vec<Shard> + Sync) -> Error {
     same_error(4, |world| ShardedTensor::from_local_shards(own(world.rank()), size, world))
@@ -238,6 +270,12 @@ fn rows_that_do_not_fit_are_refused() {
     assert!(matches!(error.cause(), Error::OneShardNeeded { rank: 1, got: 0, .. }));
     let error = rows(&|rank| vec![shard(&[0, 0], &[1, 2 + rank / 2], rank)]);
     assert!(matches!(error, Error::RanksDiffer { rank: 2, .. }));
+    // Rows that take no memory can be more than there are numbers for.
+    let error = rows(&|rank| {
+        let many = Tensor::meta(&[isize::MAX as usize], DType::U8).unwrap();
+        vec![Shard::from_tensor_and_offsets(many, &[0], rank).unwrap()]
+    });
+    assert!(matches!(error, Error::BoxTooLarge { .. }), "{error}");
 }
 
 #[test]
@@ -522,4 +560,41 @@ fn rows_are_one_shard_of_some_dims_wherever_it_says_that_it_is() {
         assert_eq!(x.metadata().shards_metadata[1].offsets(), [2, 0]);
         Ok(())
     });
+}
+
+/// A box of another number of dims was compared dim by dim, beyond the end of its list.
+#[test]
+fn shards_of_different_numbers_of_dims_are_the_same_error_by_every_way() {
+    for odd in 0..2 {
+        let own = |rank: usize| match rank == odd {
+            true => shard(&[2 * rank], &[2], rank),
+            false => shard(&[2 * rank, 0], &[2, 3], rank),
+        };
+        let want = match odd {
+            0 => Error::MixedDims { first: 1, other: 2 },
+            _ => Error::MixedDims { first: 2, other: 1 },
+        };
+        let listed = || vec![own(0).metadata().clone(), own(1).metadata().clone()];
+        let metadata = || ShardedTensorMetadata {
+            shards_metadata: listed(),
+            size: vec![4, 3],
+            tensor_properties: DType::F32.into(),
+        };
+        assert_eq!(dtensor_sharded::check_no_overlap(&listed()), Err(want.clone()));
+        assert_eq!(ShardedTensorBase::new(Vec::new(), metadata(), None).err(), Some(want.clone()));
+        let error = same_error(2, |world| {
+            ShardedTensor::from_local_shards(vec![own(world.rank())], &[4, 3], world)
+        });
+        assert_eq!(error, want);
+        let error = same_error(2, |world| {
+            let shards = vec![own(world.rank())];
+            ShardedTensor::from_local_shards_and_metadata(shards, metadata(), None, world)
+        });
+        assert_eq!(error, want);
+        spmd(2, |world| {
+            let group = ProcessGroup::of_world(world);
+            assert_eq!(dtensor_sharded::layout_of_metadata(&metadata(), &group), None);
+            Ok(())
+        });
+    }
 }

@@ -4,7 +4,7 @@ use dtensor_sharded::{Error, ProcessGroup, ShardedTensor, load_with_process_grou
 use dtensor_testing::spmd;
 use proptest::prelude::*;
 
-use crate::support::{Grid, chunks, cut, numbered};
+use crate::support::{Grid, boxed, chunks, cut, numbered, same_error};
 
 #[test]
 fn what_a_rank_stores_it_can_read() {
@@ -142,6 +142,69 @@ proptest! {
             let at = at % bytes.len();
             bytes[at] = value;
         }
+        spmd(1, |world| {
+            _ = ShardedTensor::from_bytes_on(&bytes, &ProcessGroup::of_world(world));
+            Ok(())
+        });
+    }
+}
+
+/// A header in which something says something else, and the bytes of the shards that it was made with.
+fn with_header(bytes: &[u8], change: impl FnOnce(&mut serde_json::Value)) -> Vec<u8> {
+    let (length, rest) = bytes.split_at(8);
+    let length = u64::from_le_bytes(length.try_into().unwrap()) as usize;
+    let mut header = serde_json::from_slice(&rest[..length]).unwrap();
+    change(&mut header);
+    let header = serde_json::to_vec(&header).unwrap();
+    [&(header.len() as u64).to_le_bytes(), &*header, &rest[length..]].concat()
+}
+
+#[test]
+fn a_header_with_shards_of_different_numbers_of_dims_is_the_same_error_on_all() {
+    let error = same_error(2, |world| {
+        let bytes = cut(&[4, 3], &chunks(0, &[0, 1]), world)?.to_bytes()?;
+        let bytes = with_header(&bytes, |header| {
+            let list = [boxed(&[0, 0], &[2, 3], 0), boxed(&[2], &[2], 1)];
+            header["metadata"]["shards_metadata"] = serde_json::to_value(list).unwrap();
+        });
+        ShardedTensor::from_bytes_on(&bytes, &ProcessGroup::of_world(world))
+    });
+    assert_eq!(error, Error::MixedDims { first: 2, other: 1 });
+}
+
+/// Boxes of up to three dims on two ranks, small so that many fit together.
+fn any_boxes() -> impl Strategy<Value = Vec<dtensor_sharded::ShardMetadata>> {
+    let sides = proptest::collection::vec((0..4_usize, 0..4_usize), 0..4);
+    let one = (sides, 0..3_usize).prop_map(|(sides, rank)| {
+        let (offsets, sizes): (Vec<usize>, Vec<usize>) = sides.into_iter().unzip();
+        boxed(&offsets, &sizes, rank)
+    });
+    proptest::collection::vec(one, 0..5)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// As above, but what is changed is still a header: so the checks behind the parser are reached.
+    #[test]
+    fn headers_that_list_other_shards_do_no_harm(
+        all in any_boxes(),
+        own in any_boxes(),
+        size in proptest::collection::vec(0..5_usize, 0..4),
+        which in 1..8_u8,
+    ) {
+        let bytes = with_header(&one_rank_bytes(), |header| {
+            if which & 1 != 0 {
+                header["metadata"]["shards_metadata"] = serde_json::to_value(&all).unwrap();
+            }
+            if which & 2 != 0 {
+                header["shards"] = serde_json::to_value(&own).unwrap();
+            }
+            if which & 4 != 0 {
+                header["metadata"]["size"] = serde_json::to_value(&size).unwrap();
+                header["spec"] = serde_json::json!({ "Enumerable": &all });
+            }
+        });
         spmd(1, |world| {
             _ = ShardedTensor::from_bytes_on(&bytes, &ProcessGroup::of_world(world));
             Ok(())
