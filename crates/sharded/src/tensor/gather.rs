@@ -73,6 +73,11 @@ impl ShardedTensor {
             Some(out) if out.shape() != self.size() => {
                 Err(Error::OutShape { got: out.shape().into(), want: self.size().into() })
             }
+            // What is written to it would be lost.
+            Some(out) if out.is_meta() => {
+                let what = "a tensor to gather into that has no values";
+                Err(Error::refused(OP, what, "make it on cpu, or call `gather`, which makes one"))
+            }
             _ => Ok(()),
         };
         agree(OP, group, fits)?;

@@ -70,6 +70,9 @@ fn a_missing_or_wrong_destination_is_the_same_error_on_all() {
     assert_eq!(*error.cause(), Error::OutUnexpected { rank: 2, dst: 1 });
     let error = gathered(|rank| (rank == 1).then(|| Tensor::zeros(&[5], DType::F32).unwrap()));
     assert_eq!(*error.cause(), Error::OutShape { got: [5].into(), want: [4].into() });
+    // What is written there would be lost, and nobody would know.
+    let error = gathered(|rank| (rank == 1).then(|| Tensor::meta(&[4], DType::F32).unwrap()));
+    assert!(matches!(error.cause(), Error::Unsupported { .. }), "{error}");
     let error = same_error(2, |world| cut(&[4], &chunks(0, &[0, 1]), world)?.gather(2));
     assert_eq!(error, Error::NoSuchGroupRank { op: "gather".into(), rank: 2, size: 2 });
 }
