@@ -9,7 +9,7 @@ use dtensor_local::Tensor;
 use super::ShardedTensor;
 use crate::{
     Device, Error, Result, Shard, ShardMetadata, ShardedTensorMetadata, construct::check_gradients,
-    infer_sharding_spec, ops::sharded_result,
+    infer_sharding_spec, ops::sharded_result, spec::mesh_and_placements,
 };
 
 impl ShardedTensor {
@@ -18,14 +18,16 @@ impl ShardedTensor {
         self.to_device(Device::CPU)
     }
 
-    /// The same tensor with another element type. If it wants gradients, they pass back.
+    /// The same tensor with another element type. If it wants gradients, they pass back where its cut is a
+    /// [layout](ShardedTensor::to_dtensor). Otherwise it is a leaf, as nothing can be computed with gradients in
+    /// such a cut, and so is the result: it wants gradients of its own.
     pub fn to_dtype(&self, dtype: DType) -> Result<ShardedTensor> {
         const OP: &str = "to_dtype";
         if dtype == self.dtype() {
             return Ok(self.clone());
         }
         let metadata = self.metadata_with_dtype(OP, dtype)?;
-        if self.requires_grad() && is_grad_enabled() {
+        if self.requires_grad() && is_grad_enabled() && self.is_layout(OP) {
             let there = sharded_result(&self.to_dtensor_as(OP)?.to_dtype(dtype)?, self)?;
             return Ok(there.with_remote(self.own_remote()));
         }
@@ -86,6 +88,12 @@ impl ShardedTensor {
             Some(dtype) => there.to_dtype(dtype),
             None => Ok(there),
         }
+    }
+
+    /// Whether there can be a distributed tensor that is cut in the same way. The same on every rank.
+    fn is_layout(&self, op: &'static str) -> bool {
+        let cut = || mesh_and_placements(self.metadata(), self.process_group());
+        self.value().is_some() || (self.check_values(op).is_ok() && cut().is_some())
     }
 
     pub(crate) fn metadata_with_dtype(

@@ -1,11 +1,11 @@
 //! What PyTorch's ShardedTensor gets wrong, done right; one test each.
 
 use dtensor_sharded::{
-    DType, Error, ProcessGroup, Shard, ShardedTensor, Tensor, full, shard_tensor,
+    DType, Device, Error, ProcessGroup, Shard, ShardedTensor, Tensor, full, shard_tensor,
 };
 use dtensor_testing::spmd;
 
-use crate::support::{boxed, chunks, cut, numbered, same_error};
+use crate::support::{boxed, boxes, chunks, cut, numbered, same_error};
 
 /// D1.
 #[test]
@@ -135,6 +135,36 @@ fn tensors_like_another_have_its_dtype_group_and_gradients() {
         }
         // A cast is a cast.
         assert_eq!(x.to(None, Some(DType::F32))?.dtype(), DType::F32);
+        Ok(())
+    });
+}
+
+/// D6: `module.to(dtype)` does nothing there; here it is what parameters in any cut can do.
+#[test]
+fn parameters_in_any_cut_can_be_cast() {
+    let list = boxes(&[(&[0, 0], &[4, 1], 1), (&[0, 1], &[1, 2], 0), (&[1, 1], &[3, 2], 1)]);
+    for spec in [chunks(0, &[1, 0]), chunks(0, &[0, 1, 0]), list] {
+        spmd(2, |world| {
+            let mut x = cut(&[4, 3], &spec, world)?;
+            x.set_requires_grad(true)?;
+            let y = x.to_dtype(DType::F64)?;
+            assert!(y.requires_grad() && y.is_leaf());
+            assert_eq!(y.metadata().shards_metadata, x.metadata().shards_metadata);
+            let want = numbered(&[4, 3]).to_dtype(DType::F64)?;
+            assert!(y.full_tensor()?.equal(&want)?);
+            assert!(x.to_dtype(DType::I32).is_err(), "integers have no gradients");
+            // Without values there is nothing to pass back either.
+            let meta = x.to_device(Device::META)?.to_dtype(DType::F64)?;
+            assert!(meta.requires_grad() && meta.dtype() == DType::F64);
+            Ok(())
+        });
+    }
+    // In the order of the ranks it is a layout, and gradients pass back.
+    spmd(2, |world| {
+        let mut x = cut(&[4, 3], &chunks(0, &[0, 1]), world)?;
+        x.set_requires_grad(true)?;
+        assert!(!x.to_dtype(DType::F64)?.is_leaf());
+        assert!(x.to_device(Device::META)?.to_dtype(DType::F64)?.requires_grad());
         Ok(())
     });
 }
