@@ -65,9 +65,49 @@ impl Shard {
         &self.metadata
     }
 
-    /// Changes the values, in place if nobody else has them. Size and dtype stay.
+    /// Changes the values, in place if nobody else has them. Size, dtype and device stay: other values are an
+    /// error, and zeros are left.
     pub(crate) fn modify(&mut self, change: impl FnOnce(&mut Tensor) -> Result<()>) -> Result<()> {
-        change(&mut self.tensor)
+        let (dtype, device) = (self.tensor.dtype(), Device::of(&self.tensor));
+        let changed = change(&mut self.tensor);
+        let kept = self.keep(dtype, device);
+        changed.and(kept)
+    }
+
+    /// The values, taken out so that nobody else has them; to be [put](Self::put) back.
+    pub(crate) fn take(&mut self) -> Result<Tensor> {
+        let nothing = match self.tensor.is_meta() {
+            true => Tensor::meta(&[0], self.tensor.dtype())?,
+            false => Tensor::empty(&[0], self.tensor.dtype())?,
+        };
+        Ok(std::mem::replace(&mut self.tensor, nothing))
+    }
+
+    /// Puts back what was taken, changed as in [`modify`](Self::modify).
+    pub(crate) fn put(&mut self, values: Tensor) -> Result<()> {
+        let (dtype, device) = (self.tensor.dtype(), Device::of(&self.tensor));
+        self.tensor = values;
+        self.keep(dtype, device)
+    }
+
+    /// An error if the values are none of this box. Those that it had are gone then, but a box with values of
+    /// another size would spoil whatever is done with the tensor next, on other ranks too.
+    fn keep(&mut self, dtype: DType, device: Device) -> Result<()> {
+        let (values, sizes) = (&self.tensor, self.metadata.sizes());
+        let error = if values.shape() != sizes {
+            Error::ShardShape { tensor: values.shape().into(), metadata: sizes.into() }
+        } else if (values.dtype(), Device::of(values)) != (dtype, device) {
+            let (got, on) = (values.dtype(), Device::of(values));
+            let what = format!("values of {got} on {on} in a shard of {dtype} on {device}");
+            Error::refused("change of a shard", what, "keep the dtype and the device")
+        } else {
+            return Ok(());
+        };
+        self.tensor = match device == Device::META {
+            true => Tensor::meta(sizes, dtype)?,
+            false => Tensor::zeros(sizes, dtype)?,
+        };
+        Err(error)
     }
 
     /// The same values of the box that these metadata describe, which has the same size.

@@ -16,7 +16,8 @@ pub trait LocalOptimizer {
     }
 
     /// Changes a parameter and what is remembered of it, in the order of the names; that begins as zeros. Steps
-    /// count from 1, and again from 1 where other settings begin to remember something.
+    /// count from 1, and again from 1 where other settings begin to remember something. Shapes and dtypes stay:
+    /// a tensor with another is an error, and zeros take the place of its elements.
     fn step(
         &self,
         parameter: &mut Tensor,

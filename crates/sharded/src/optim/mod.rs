@@ -93,6 +93,9 @@ impl<O: LocalOptimizer> ShardedOptimizer<O> {
     /// One step of the parameters that have a gradient, which is cut as they are. The others stay as they are,
     /// and so does their state. Where settings have been changed so that more is remembered, that begins with this
     /// step.
+    ///
+    /// An optimizer that fails, or makes a tensor of another size, ends the step with its error. Parameters
+    /// before that one have had theirs; of that one, the number of steps and the sizes stay.
     pub fn step(&mut self, module: &mut dyn ShardableModule, gradients: &StateDict) -> Result<()> {
         // First everything that can be wrong, so that nothing is changed by half.
         for (path, own) in crate::module::named_tensors(module) {
@@ -107,8 +110,11 @@ impl<O: LocalOptimizer> ShardedOptimizer<O> {
             let Some((optimizer, _)) = self.groups.iter().find(in_group) else { return Ok(()) };
             let Some(gradient) = gradients.get(path) else { return Ok(()) };
             let state = self.state.entry(path.into()).or_default();
-            *state = state.ready(parameter, optimizer.state_names())?;
-            state.run(optimizer, parameter, gradient)
+            let done = state.run(optimizer, parameter, gradient);
+            if state.is_new() {
+                self.state.remove(path);
+            }
+            done
         })
     }
 

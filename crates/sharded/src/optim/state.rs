@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use dtensor_dtype::DType;
 use dtensor_local::Tensor;
 
 use super::LocalOptimizer;
@@ -17,11 +18,7 @@ pub(super) struct ParameterState {
 impl ParameterState {
     /// The same, cut as the parameter is now, and with all that has these names. What is missing begins as
     /// zeros, and steps are counted anew from there: a first step is not like others.
-    pub(super) fn ready(
-        &self,
-        parameter: &ModuleTensor,
-        names: &[&'static str],
-    ) -> Result<ParameterState> {
+    fn ready(&self, parameter: &ModuleTensor, names: &[&'static str]) -> Result<ParameterState> {
         let mut ready = ParameterState { step: self.step, tensors: BTreeMap::new() };
         for (name, tensor) in &self.tensors {
             ready.tensors.insert(name, cut_as(parameter, tensor)?);
@@ -35,20 +32,35 @@ impl ParameterState {
         Ok(ready)
     }
 
-    /// One step of a parameter for which it is [ready](Self::ready).
+    /// One step of a parameter. If it fails, what is remembered has the names and the number of steps of
+    /// before, and the sizes of the parameter; elements are as the optimizer has left them.
     pub(super) fn run(
         &mut self,
         optimizer: &impl LocalOptimizer,
         parameter: &mut ModuleTensor,
         gradient: &ModuleTensor,
     ) -> Result<()> {
-        self.step += 1;
         let names = optimizer.state_names();
+        let ready = self.ready(parameter, names)?;
+        let (before, known) = (self.step, self.tensors.keys().copied().collect::<Vec<_>>());
+        *self = ready;
         let mut used: Vec<ModuleTensor> =
             names.iter().filter_map(|name| self.tensors.remove(name)).collect();
-        let done = stepped(optimizer, parameter, gradient, &mut used, self.step);
+        let done = stepped(optimizer, parameter, gradient, &mut used, self.step + 1);
         self.tensors.extend(names.iter().copied().zip(used));
+        match done {
+            Ok(()) => self.step += 1,
+            Err(_) => {
+                self.step = before;
+                self.tensors.retain(|name, _| known.contains(name));
+            }
+        }
         done
+    }
+
+    /// Whether there is nothing to remember.
+    pub(super) fn is_new(&self) -> bool {
+        self.step == 0 && self.tensors.is_empty()
     }
 }
 
@@ -144,9 +156,14 @@ fn stepped(
             };
             // Taken, not copied: a second owner would keep them from being changed in place.
             let mut own: Vec<Tensor> = state.drain(..).filter_map(plain).collect();
-            let done = optimizer.step(parameter, gradient, &mut own, step);
+            let (shape, dtype) = (parameter.shape().to_vec(), parameter.dtype());
+            let stepped = optimizer.step(parameter, gradient, &mut own, step);
+            let mut done = stepped.map_err(Error::from);
+            for tensor in std::iter::once(parameter).chain(&mut own) {
+                done = done.and(kept(tensor, &shape, dtype));
+            }
             state.extend(own.into_iter().map(ModuleTensor::Plain));
-            Ok(done?)
+            done
         }
         (ModuleTensor::Sharded(parameter), ModuleTensor::Sharded(gradient)) => {
             let gradients: Vec<Tensor> =
@@ -160,18 +177,36 @@ fn stepped(
             }
             parameter.modify_shards(|number, _, tensor| {
                 let mut taken = Vec::with_capacity(own.len());
-                for state in &mut own {
+                let mut done = own.iter_mut().try_for_each(|state| {
                     taken.push(state.take_shard(number)?);
+                    Ok(())
+                });
+                if done.is_ok() {
+                    let stepped = optimizer.step(tensor, &gradients[number], &mut taken, step);
+                    done = stepped.map_err(Error::from);
                 }
-                let done = optimizer.step(tensor, &gradients[number], &mut taken, step);
+                // All that were taken are put back, whatever has happened.
                 for (state, tensor) in own.iter_mut().zip(taken) {
-                    state.put_shard(number, tensor)?;
+                    done = done.and(state.put_shard(number, tensor));
                 }
-                Ok(done?)
+                done
             })
         }
         _ => Err(lost()),
     }
+}
+
+/// An error if an optimizer has made something else of a tensor, as there is for a
+/// [shard](crate::Shard). Its elements are gone then, and zeros take their place.
+fn kept(tensor: &mut Tensor, shape: &[usize], dtype: DType) -> Result<()> {
+    if (tensor.shape(), tensor.dtype()) == (shape, dtype) {
+        return Ok(());
+    }
+    let (got, of) = (tensor.shape(), tensor.dtype());
+    let what = format!("an optimizer that makes {got:?} of {of} from {shape:?} of {dtype}");
+    let error = Error::refused("step", what, "change elements, and nothing else");
+    *tensor = Tensor::zeros(shape, dtype)?;
+    Err(error)
 }
 
 fn lost() -> Error {

@@ -84,40 +84,24 @@ impl ShardedTensorBase {
         for (number, shard) in self.shards.iter_mut().enumerate() {
             let shard = Arc::make_mut(shard);
             let metadata = shard.metadata().clone();
-            let dtype = shard.tensor().dtype();
             shard.modify(|tensor| change(number, &metadata, tensor))?;
-            if shard.tensor().shape() != metadata.sizes() || shard.tensor().dtype() != dtype {
-                return Err(Error::ShardShape {
-                    tensor: shard.tensor().shape().into(),
-                    metadata: metadata.sizes().into(),
-                });
-            }
         }
         Ok(())
     }
 
     /// The elements of one shard, taken out so that nobody else has them; to be [put](Self::put_shard) back.
     pub(super) fn take_shard(&mut self, number: usize) -> Result<Tensor> {
-        let Some(shard) = self.shards.get_mut(number) else {
-            return Err(Error::NoShards { op: "take_shard".into() });
-        };
-        let shard = Arc::make_mut(shard);
-        let mut taken = None;
-        shard.modify(|tensor| {
-            let nothing = Tensor::empty(&[0], tensor.dtype())?;
-            taken = Some(std::mem::replace(tensor, nothing));
-            Ok(())
-        })?;
-        taken.ok_or_else(|| Error::NoShards { op: "take_shard".into() })
+        match self.shards.get_mut(number) {
+            Some(shard) => Arc::make_mut(shard).take(),
+            None => Err(Error::NoShards { op: "take_shard".into() }),
+        }
     }
 
-    /// The elements of one shard.
+    /// The elements of one shard, if they are of its size and dtype; else zeros, and an error.
     pub(super) fn put_shard(&mut self, number: usize, elements: Tensor) -> Result<()> {
-        let Some(shard) = self.shards.get_mut(number) else {
-            return Err(Error::NoShards { op: "put_shard".into() });
-        };
-        let metadata = shard.metadata().clone();
-        *shard = Arc::new(Shard::new(elements, metadata)?);
-        Ok(())
+        match self.shards.get_mut(number) {
+            Some(shard) => Arc::make_mut(shard).put(elements),
+            None => Err(Error::NoShards { op: "put_shard".into() }),
+        }
     }
 }

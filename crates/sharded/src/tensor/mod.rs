@@ -147,13 +147,14 @@ impl ShardedTensor {
 
     /// Puts the elements of one shard back.
     pub(crate) fn put_shard(&mut self, number: usize, elements: Tensor) -> Result<()> {
-        self.base.put_shard(number, elements)?;
+        let put = self.base.put_shard(number, elements);
+        // Whatever came of it: who fetches it waits until then.
         if let (Some(published), Some(shard)) =
             (self.published(), self.base.shared_shards().get(number))
         {
             published.end(number, shard);
         }
-        Ok(())
+        put
     }
 
     pub(crate) fn shared_metadata(&self) -> &Arc<ShardedTensorMetadata> {

@@ -155,6 +155,98 @@ fn gradients_that_do_not_fit_change_nothing() {
     assert!(matches!(error, Error::Unsupported { .. }));
 }
 
+/// An optimizer of a user: momentum that is the sum of all gradients, and at one step something goes wrong.
+#[derive(Clone, Copy)]
+struct Faulty {
+    at: u64,
+    fault: Fault,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    Fails,
+    ReshapesParameter,
+    ReshapesState,
+    CastsState,
+}
+
+impl LocalOptimizer for Faulty {
+    fn state_names(&self) -> &'static [&'static str] {
+        &["sum", "other"]
+    }
+
+    fn step(
+        &self,
+        parameter: &mut Tensor,
+        gradient: &Tensor,
+        state: &mut [Tensor],
+        step: u64,
+    ) -> Result<(), dtensor_local::LocalError> {
+        if step == self.at {
+            match self.fault {
+                Fault::Fails => return parameter.copy_from(&Tensor::zeros(&[7, 7], DType::F32)?),
+                Fault::ReshapesParameter => *parameter = Tensor::zeros(&[7, 7], DType::F32)?,
+                Fault::ReshapesState => state[1] = Tensor::zeros(&[7, 7], DType::F32)?,
+                Fault::CastsState => state[1] = state[1].to_dtype(DType::F64)?,
+            }
+            return Ok(());
+        }
+        state[0] = state[0].add(gradient)?;
+        *parameter = parameter.sub(&state[0])?;
+        Ok(())
+    }
+}
+
+/// A step had been counted, and states taken out for it were lost, when it failed.
+#[test]
+fn a_step_that_fails_leaves_a_state_that_can_be_stored_and_stepped() {
+    let faults = [Fault::Fails, Fault::ReshapesParameter, Fault::ReshapesState, Fault::CastsState];
+    for (fault, at) in faults.into_iter().flat_map(|fault| [(fault, 1), (fault, 3)]) {
+        spmd(2, |world| {
+            let spec = chunks(0, &[0, 1, 1, 0]);
+            for is_sharded in [true, false] {
+                let tensor = |value: f32| -> Result<ModuleTensor> {
+                    let whole = Tensor::full(&[6, 2], value)?;
+                    Ok(match is_sharded {
+                        true => shard_tensor(&whole, &spec, 0, world)?.into(),
+                        false => whole.into(),
+                    })
+                };
+                let mut module = Parts::default().tensor("a", tensor(100.0)?);
+                let gradients: StateDict = BTreeMap::from([("a".into(), tensor(1.0)?)]);
+                let mut optimizer = ShardedOptimizer::new(&module, Faulty { at, fault });
+                for _ in 1..at {
+                    optimizer.step(&mut module, &gradients)?;
+                }
+                let error = optimizer.step(&mut module, &gradients).unwrap_err();
+                let state = optimizer.state_dict()?;
+                let lost_parameter = fault == Fault::ReshapesParameter;
+                if at == 1 {
+                    assert!(state.is_empty(), "{fault:?}: {error}");
+                } else {
+                    assert_eq!(state["a.step"].plain().unwrap().item::<i64>()?, 2, "{fault:?}");
+                    assert_eq!(as_plain(&state["a.sum"])?, [2.0; 12], "{fault:?}");
+                    assert_eq!(as_plain(&state["a.other"])?, [0.0; 12], "{fault:?}");
+                }
+                let value = if at == 1 { 100.0 } else { 97.0 };
+                let parameter = as_plain(&module.tensors["a"])?;
+                if !lost_parameter {
+                    assert_eq!(parameter, [value; 12], "{fault:?}: {error}");
+                }
+                // The next one counts on, if it can.
+                optimizer.param_groups_mut().for_each(|(faulty, _)| faulty.at = 0);
+                optimizer.step(&mut module, &gradients)?;
+                let state = optimizer.state_dict()?;
+                assert_eq!(state["a.step"].plain().unwrap().item::<i64>()?, at as i64);
+                assert_eq!(as_plain(&state["a.sum"])?, [at as f32; 12]);
+                let stepped = parameter.iter().map(|value| value - at as f32);
+                assert_eq!(as_plain(&module.tensors["a"])?, stepped.collect::<Vec<_>>());
+            }
+            Ok(())
+        });
+    }
+}
+
 #[test]
 fn settings_of_groups_can_be_changed_on_the_way() {
     spmd(1, |_| {
