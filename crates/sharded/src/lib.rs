@@ -132,4 +132,4 @@ pub use spec::{
     sharding_spec_of_layout, split_size,
 };
 pub use state::load_with_process_group;
-pub use tensor::{ShardedTensor, ShardedTensorBase, ShardedTensorId};
+pub use tensor::{Fan, Nonlinearity, ShardedTensor, ShardedTensorBase, ShardedTensorId};

@@ -131,6 +131,15 @@ impl<'a> OpCall<'a> {
         }
     }
 
+    /// An operand that is a text, or `default` if it is left out.
+    pub fn text_or(&self, index: usize, default: &'a str) -> Result<&'a str> {
+        match self.operand(index) {
+            OpValue::Nothing => Ok(default),
+            OpValue::Text(text) => Ok(text),
+            other => Err(self.wrong(index, other, "a text")),
+        }
+    }
+
     /// An operand that is an integer.
     pub fn integer(&self, index: usize) -> Result<isize> {
         let wrong = |other: &OpValue| self.wrong(index, other, "an integer");

@@ -9,7 +9,7 @@ use super::{
     nn::{as_operand, bmm, dropout, layer_norm, linear_op, softmax},
     shape::{chunk, transpose, view},
 };
-use crate::{Result, ShardedTensor, embedding};
+use crate::{Error, Fan, Nonlinearity, Result, ShardedTensor, embedding};
 
 /// An operation of the table.
 pub struct OpRecord {
@@ -100,8 +100,8 @@ pub const OPS: &[OpRecord] = &[
     OpRecord {
         name: "kaiming_uniform_",
         run: |call| {
-            let slope = call.number_or(1, 0.0)?.to_f64();
-            changed(call, |x| x.fill_kaiming_uniform(slope))
+            let (fan, nonlinearity) = kaiming_of(call)?;
+            changed(call, |x| x.fill_kaiming_uniform_with(fan, nonlinearity))
         },
     },
     OpRecord {
@@ -219,6 +219,30 @@ fn changed(
     let mut x = call.sharded(0)?.clone();
     change(&mut x)?;
     Ok(x.into())
+}
+
+/// As PyTorch gives it: a slope, and the names of the fan and of what comes after the layer.
+fn kaiming_of(call: &OpCall<'_>) -> Result<(Fan, Nonlinearity)> {
+    let unknown = |text: &str, way_out| Error::refused(call.name(), format!("`{text}`"), way_out);
+    let negative_slope = call.number_or(1, 0.0)?.to_f64();
+    let fan = match call.text_or(2, "fan_in")? {
+        "fan_in" => Fan::In,
+        "fan_out" => Fan::Out,
+        other => return Err(unknown(other, "take `fan_in` or `fan_out`")),
+    };
+    let nonlinearity = match call.text_or(3, "leaky_relu")? {
+        "linear" => Nonlinearity::Linear,
+        "sigmoid" => Nonlinearity::Sigmoid,
+        "tanh" => Nonlinearity::Tanh,
+        "relu" => Nonlinearity::Relu,
+        "leaky_relu" => Nonlinearity::LeakyRelu { negative_slope },
+        "selu" => Nonlinearity::Selu,
+        other => {
+            let way_out = "take `linear`, `sigmoid`, `tanh`, `relu`, `leaky_relu` or `selu`";
+            return Err(unknown(other, way_out));
+        }
+    };
+    Ok((fan, nonlinearity))
 }
 
 fn masked_fill(call: &OpCall<'_>) -> Result<OpValue> {

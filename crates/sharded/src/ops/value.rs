@@ -27,6 +27,8 @@ pub enum OpValue {
     Device(Device),
     /// Whether all elements are stored.
     Layout(TensorLayout),
+    /// A name, as of a way of doing something.
+    Text(String),
     /// A stored form.
     Bytes(Vec<u8>),
     /// Several values.
@@ -47,6 +49,7 @@ impl OpValue {
             OpValue::DType(_) => "a dtype",
             OpValue::Device(_) => "a device",
             OpValue::Layout(_) => "a layout",
+            OpValue::Text(_) => "a text",
             OpValue::Bytes(_) => "bytes",
             OpValue::List(_) => "a list",
             OpValue::Nothing => "nothing",
@@ -126,6 +129,12 @@ macro_rules! numbers {
 }
 
 numbers! { f64 i64 bool }
+
+impl From<&str> for OpValue {
+    fn from(text: &str) -> OpValue {
+        OpValue::Text(text.into())
+    }
+}
 
 impl From<&ShardedTensor> for OpValue {
     fn from(tensor: &ShardedTensor) -> OpValue {

@@ -48,24 +48,6 @@ impl ShardedTensor {
         self.fill_random(Distribution::Normal { mean, std })
     }
 
-    /// Values for the weights of a layer with leaky ReLUs of this slope after it, evenly within
-    /// `gain * sqrt(3 / fan_in)`. The number of inputs is that of the whole tensor, not of a shard. As
-    /// `torch.nn.init.kaiming_uniform_`.
-    pub fn fill_kaiming_uniform(&mut self, negative_slope: f64) -> Result<()> {
-        const OP: &str = "fill_kaiming_uniform";
-        let inputs = match self.size() {
-            [_, inputs @ ..] if !inputs.is_empty() => inputs,
-            size => {
-                let what = format!("a tensor of {} dims", size.len());
-                return Err(Error::refused(OP, what, "weights have two dims or more"));
-            }
-        };
-        let fan_in: usize = inputs.iter().product();
-        let gain = (2.0 / (1.0 + negative_slope * negative_slope)).sqrt();
-        let bound = gain * (3.0 / fan_in.max(1) as f64).sqrt();
-        self.fill_uniform(-bound, bound)
-    }
-
     fn fill_random(&mut self, distribution: Distribution) -> Result<()> {
         // What is wrong is so on every rank, also on one that has nothing to fill.
         Tensor::random(&[0], self.dtype(), distribution, Stream::default())?;

@@ -5,6 +5,7 @@ mod compare;
 mod distributed;
 mod fill;
 mod gather;
+mod kaiming;
 mod like;
 mod moves;
 mod properties;
@@ -28,6 +29,7 @@ use crate::{
 };
 
 pub use base::ShardedTensorBase;
+pub use kaiming::{Fan, Nonlinearity};
 
 /// A tensor of which boxes lie on the ranks of a group: every rank has its own boxes, and knows where all are.
 ///

@@ -3,13 +3,13 @@
 use dtensor::{DeviceMesh, Placement, random};
 use dtensor_local::random::{Distribution, Stream};
 use dtensor_sharded::{
-    ChunkShardingSpec, DType, Device, Error, MemoryFormat, ProcessGroup, Result, Shard,
-    ShardMetadata, ShardedTensor, Tensor, TensorLayout, TensorProperties, World, empty, full, ones,
-    rand, randn, zeros,
+    ChunkShardingSpec, DType, Device, EnumerableShardingSpec, Error, Fan, MemoryFormat,
+    Nonlinearity, ProcessGroup, Result, Shard, ShardMetadata, ShardedTensor, Tensor, TensorLayout,
+    TensorProperties, World, empty, full, ones, rand, randn, zeros,
 };
 use dtensor_testing::spmd;
 
-use crate::support::{Grid, boxes, chunks};
+use crate::support::{Grid, boxed, boxes, chunks};
 
 #[test]
 fn every_rank_makes_its_chunk() {
@@ -26,6 +26,62 @@ fn every_rank_makes_its_chunk() {
             );
             assert_eq!((x.dtype(), x.device(), x.is_pinned()), (DType::F64, Device::CPU, false));
         }
+        Ok(())
+    });
+}
+
+#[test]
+fn empty_tensors_have_the_size_and_the_properties_that_are_asked_for() {
+    spmd(3, |world| {
+        for dtype in DType::ALL {
+            for requires_grad in [false, dtype.is_float()] {
+                let properties = TensorProperties::new(dtype).requires_grad(requires_grad);
+                let x = empty(chunks(0, &[0, 1, 2]), &[5, 10], properties.clone(), world)?;
+                assert_eq!(x.metadata().tensor_properties, properties);
+                assert_eq!((x.size(), x.requires_grad()), (&[5, 10][..], requires_grad));
+                let local = x.local_tensor()?;
+                assert_eq!(local.shape(), [[2, 10], [2, 10], [1, 10]][world.rank()]);
+                assert_eq!((local.dtype(), x.layout()), (dtype, TensorLayout::Strided));
+                assert!(local.is_contiguous() && !local.is_meta());
+                // Whatever is in it can be read and written.
+                local.as_bytes()?;
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn tensors_of_any_number_of_dims_have_the_size_that_is_asked_for() {
+    spmd(4, |world| {
+        for size in [&[10][..], &[10, 20], &[10, 20, 30], &[10, 20, 30, 4], &[10, 1, 2, 1, 3]] {
+            let x = empty(chunks(0, &[0, 1, 2, 3]), size, DType::F32, world)?;
+            assert_eq!((x.size(), x.shape(), x.n_dims()), (size, size, size.len()));
+            assert_eq!(x.numel(), size.iter().product::<usize>());
+            let rows = [3, 3, 3, 1][world.rank()];
+            assert_eq!(x.local_tensor()?.shape(), [&[rows], &size[1..]].concat());
+        }
+        // One element has no dim to cut, but a list may have it.
+        let error = empty(chunks(0, &[0, 1, 2, 3]), &[], DType::F32, world);
+        assert!(matches!(error, Err(Error::DimOutOfRange { n_dims: 0, .. })));
+        let x = empty(boxes(&[(&[], &[], 2)]), &[], DType::F32, world)?;
+        assert_eq!((x.size(), x.numel()), (&[][..], 1));
+        assert_eq!(x.local_shards().len(), usize::from(world.rank() == 2));
+        Ok(())
+    });
+}
+
+#[test]
+fn a_grid_that_is_listed_has_one_square_of_ones_on_every_rank() {
+    spmd(4, |world| {
+        let squares: Vec<ShardMetadata> =
+            (0..4).map(|rank| boxed(&[rank / 2 * 5, rank % 2 * 4], &[5, 4], rank)).collect();
+        let list = EnumerableShardingSpec::new(squares.clone())?;
+        let x = ones(list, &[10, 8], DType::F32, world)?;
+        assert_eq!(x.metadata().shards_metadata, squares);
+        assert_eq!(x.local_tensor()?.shape(), [5, 4]);
+        assert_eq!(x.local_tensor()?.to_vec::<f32>()?, [1.0; 20]);
+        assert!(x.local_shards().map(Shard::metadata).eq([&squares[world.rank()]]));
         Ok(())
     });
 }
@@ -130,6 +186,44 @@ fn filling_in_place_is_by_global_index_and_whole_fan() {
         assert!(largest <= bound && largest > 0.6, "{largest}");
         rows.fill_constant(4)?;
         assert_eq!(rows.full_tensor()?.to_vec::<f32>()?, [4.0; 60]);
+        Ok(())
+    });
+}
+
+/// The bounds of `torch.nn.init.kaiming_uniform_`, whose fans count the further dims too.
+#[test]
+fn weights_are_filled_by_either_fan_and_for_what_comes_after_in_every_cut() {
+    use Nonlinearity::{LeakyRelu, Linear, Relu, Selu, Sigmoid, Tanh};
+    let leaky = LeakyRelu { negative_slope: 0.5 };
+    let (relu, half) = (2.0_f64.sqrt(), (2.0_f64 / 1.25).sqrt());
+    let gains = [
+        (Linear, 1.0),
+        (Sigmoid, 1.0),
+        (Tanh, 5.0 / 3.0),
+        (Relu, relu),
+        (leaky, half),
+        (Selu, 0.75),
+    ];
+    spmd(3, |world| {
+        let size = [4, 6, 5];
+        for (fan, n) in [(Fan::In, 30.0_f64), (Fan::Out, 20.0)] {
+            for (seed, (nonlinearity, gain)) in gains.into_iter().enumerate() {
+                let bound = gain * (3.0 / n).sqrt();
+                random::manual_seed(seed as u64);
+                let mut whole = zeros(boxes(&[(&[0; 3], &size, 1)]), &size, DType::F64, world)?;
+                whole.fill_uniform(-bound, bound)?;
+                let want = whole.full_tensor()?.to_vec::<f64>()?;
+                for spec in [chunks(0, &[0, 1, 2]), chunks(1, &[2, 2, 0, 1])] {
+                    let mut x = zeros(spec, &size, DType::F64, world)?;
+                    random::manual_seed(seed as u64);
+                    x.fill_kaiming_uniform_with(fan, nonlinearity)?;
+                    let got = x.full_tensor()?.to_vec::<f64>()?;
+                    assert_eq!(got, want, "{fan:?} {nonlinearity:?}");
+                }
+            }
+        }
+        let mut row = zeros(chunks(0, &[0, 1, 2]), &[5], DType::F64, world)?;
+        assert!(matches!(row.fill_kaiming_uniform(0.0), Err(Error::Unsupported { .. })));
         Ok(())
     });
 }

@@ -6,8 +6,8 @@ use dtensor::{
     distribute_tensor, random,
 };
 use dtensor_sharded::{
-    ChunkShardingSpec, DType, Error, ProcessGroup, Result, ShardedTensor, Spec, Tensor,
-    TensorLayout, World,
+    ChunkShardingSpec, DType, Error, Fan, Nonlinearity, ProcessGroup, Result, ShardedTensor, Spec,
+    Tensor, TensorLayout, World,
     ops::{self, OPS, OpValue, linear},
     shard_tensor,
 };
@@ -409,6 +409,35 @@ fn every_operation_of_the_table_is_there_once() {
     }
 }
 
+type Method = fn(&ShardedTensor) -> Result<ShardedTensor>;
+
+/// Operations that give new elements, what they are called with, and the method that does the same.
+fn filling() -> Vec<(&'static str, Vec<OpValue>, Method)> {
+    fn filled(
+        x: &ShardedTensor,
+        fill: impl FnOnce(&mut ShardedTensor) -> Result<()>,
+    ) -> Result<ShardedTensor> {
+        let mut x = x.clone();
+        fill(&mut x)?;
+        Ok(x)
+    }
+    vec![
+        ("uniform_", vec![], |x| filled(x, |x| x.fill_uniform(0.0, 1.0))),
+        ("uniform_", vec![2.0.into(), 5.0.into()], |x| filled(x, |x| x.fill_uniform(2.0, 5.0))),
+        ("normal_", vec![], |x| filled(x, |x| x.fill_normal(0.0, 1.0))),
+        ("normal_", vec![3.0.into(), 0.5.into()], |x| filled(x, |x| x.fill_normal(3.0, 0.5))),
+        ("kaiming_uniform_", vec![], |x| filled(x, |x| x.fill_kaiming_uniform(0.0))),
+        ("kaiming_uniform_", vec![2.0.into()], |x| filled(x, |x| x.fill_kaiming_uniform(2.0))),
+        ("kaiming_uniform_", vec![0.0.into(), "fan_out".into(), "tanh".into()], |x| {
+            filled(x, |x| x.fill_kaiming_uniform_with(Fan::Out, Nonlinearity::Tanh))
+        }),
+        ("rand_like", vec![], ShardedTensor::rand_like),
+        ("randn_like", vec![], ShardedTensor::randn_like),
+        ("zeros_like", vec![], ShardedTensor::zeros_like),
+        ("ones_like", vec![], ShardedTensor::ones_like),
+    ]
+}
+
 #[test]
 fn operations_of_the_table_can_be_called_by_name() {
     spmd(2, |world| {
@@ -450,24 +479,31 @@ fn operations_of_the_table_can_be_called_by_name() {
             on("type_as", &[wide.clone().into()])?.into_sharded("type_as")?.dtype(),
             DType::F64
         );
-        assert_eq!(on("copy_", &[wide.into()])?.into_sharded("copy_")?.dtype(), DType::F32);
+        let other =
+            shard_tensor(&signed(&[4, 3]).to_dtype(DType::F64)?, chunks(0, &[0, 1]), 0, world)?;
+        let copied = on("copy_", &[other.into()])?.into_sharded("copy_")?;
+        assert_eq!(copied.dtype(), DType::F32);
+        assert_eq!(values(&copied)?, signed(&[4, 3]).to_vec::<f32>()?);
         assert_eq!(number(on("equal", &[x.clone().into()])?), 1.0);
+        assert_eq!(number(on("equal", &[x.add(1.0)?.into()])?), 0.0);
         assert_eq!(number(on("allclose", &[x.add(1e-9)?.into()])?), 1.0);
-        for name in [
-            "uniform_",
-            "normal_",
-            "kaiming_uniform_",
-            "rand_like",
-            "randn_like",
-            "empty_like",
-            "zeros_like",
-            "ones_like",
-        ] {
-            assert_eq!(
-                on(name, &[])?.into_sharded(name)?.metadata().shards_metadata,
-                x.metadata().shards_metadata
-            );
+        assert_eq!(number(on("allclose", &[x.add(1.0)?.into()])?), 0.0);
+        // Rows of the table that were swapped would give other values.
+        for (name, operands, method) in filling() {
+            random::manual_seed(11);
+            let got = on(name, &operands)?.into_sharded(name)?;
+            random::manual_seed(11);
+            let want = method(&x)?;
+            assert_eq!(values(&got)?, values(&want)?, "{name}");
+            assert_eq!(got.metadata().shards_metadata, x.metadata().shards_metadata, "{name}");
         }
+        for names in [["fan_inside".into(), "relu".into()], ["fan_in".into(), "relu6".into()]] {
+            let operands = [&[OpValue::from(0.0)], &names[..]].concat();
+            let error = on("kaiming_uniform_", &operands).unwrap_err();
+            assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        }
+        let empty = on("empty_like", &[])?.into_sharded("empty_like")?;
+        assert_eq!(empty.metadata(), x.metadata());
         for name in ["constant_", "full_like"] {
             assert_eq!(values(&on(name, &[3.0.into()])?.into_sharded(name)?)?, [3.0; 12]);
         }
