@@ -95,6 +95,33 @@ fn metadata_survive_storing() {
 }
 
 #[test]
+fn properties_of_every_kind_survive_storing_in_every_combination() {
+    let layouts = [TensorLayout::Strided, TensorLayout::SparseCoo, TensorLayout::SparseCsr];
+    let formats = [MemoryFormat::Contiguous, MemoryFormat::ChannelsLast, MemoryFormat::Preserve];
+    let flags = [(false, false), (false, true), (true, false), (true, true)];
+    let mut texts = std::collections::BTreeSet::new();
+    for dtype in DType::ALL {
+        for (layout, format) in layouts.into_iter().flat_map(|one| formats.map(|two| (one, two))) {
+            for (requires_grad, pin_memory) in flags {
+                let mut properties =
+                    TensorProperties::new(dtype).requires_grad(requires_grad).memory_format(format);
+                (properties.layout, properties.pin_memory) = (layout, pin_memory);
+                let metadata = ShardedTensorMetadata {
+                    shards_metadata: vec![boxed(&[0, 0], &[5, 5], 0), boxed(&[5, 0], &[5, 5], 1)],
+                    size: vec![10, 5],
+                    tensor_properties: properties,
+                };
+                let text = serde_json::to_string(&metadata).unwrap();
+                assert_eq!(serde_json::from_str::<ShardedTensorMetadata>(&text).unwrap(), metadata);
+                texts.insert(text);
+            }
+        }
+    }
+    // No two are stored alike.
+    assert_eq!(texts.len(), DType::ALL.len() * 3 * 3 * 4);
+}
+
+#[test]
 fn a_shard_survives_storing_with_its_elements() {
     let tensor = Tensor::from_vec(vec![1.5_f64, -2.0], &[1, 2]).unwrap();
     let shard = Shard::new(tensor, boxed(&[3, 0], &[1, 2], 1)).unwrap();

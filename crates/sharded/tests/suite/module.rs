@@ -11,6 +11,7 @@ use dtensor_sharded::{
         ShardingPlanner, StateDict, load_state_dict, named_tensors, shard_module, shard_parameter,
         state_dict,
     },
+    optim::{Sgd, ShardedOptimizer},
     shard_tensor,
 };
 use dtensor_testing::spmd;
@@ -310,6 +311,69 @@ fn outputs_are_resharded_and_given_as_local_parts() {
             panic!("a local part")
         };
         assert!(same.equal(&x)?);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_module_without_sharded_tensors_has_a_state_dict_like_any_other() {
+    spmd(2, |_| {
+        let mut module = model();
+        let state = state_dict(&module);
+        let names = ["fc.bias", "fc.weight", "fc1.bias", "fc1.weight", "fc2.bias", "fc2.weight"];
+        assert!(state.keys().eq(names));
+        assert!(state.values().all(|tensor| tensor.sharded().is_none()));
+        module.tensors.insert("extra".into(), numbered(&[2]).into());
+        for (_, child) in module.children_mut() {
+            for (_, tensor) in child.tensors_mut() {
+                *tensor = Tensor::zeros(tensor.plain().unwrap().shape(), DType::F32)?.into();
+            }
+        }
+        // One is missing in the dict, which is an error only where all are wanted.
+        assert!(load_state_dict(&mut module, &state, true).is_err());
+        load_state_dict(&mut module, &state, false)?;
+        for (path, tensor) in named_tensors(&module) {
+            let tensor = tensor.plain().unwrap();
+            assert!(tensor.equal(&numbered(tensor.shape()))?, "{path}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn sharded_parameters_have_the_names_and_the_order_of_whole_ones() {
+    spmd(2, |world| {
+        let names = |module: &Parts| -> Vec<String> {
+            named_tensors(module).into_iter().map(|(path, _)| path).collect()
+        };
+        let (whole, mut cut) = (model(), model());
+        let plan = ShardingPlan::new()
+            .shard("fc1.weight", chunks(0, &[0, 1]))
+            .shard("fc2.bias", chunks(0, &[1, 0]));
+        shard_module(&mut cut, &plan, 0, &ProcessGroup::of_world(world))?;
+        assert_eq!(names(&cut), names(&whole));
+        assert_eq!(paths(&cut, true), ["fc1.weight", "fc2.bias"]);
+        // An optimizer of all knows them by these names, and steps those that have a gradient.
+        let mut optimizer = ShardedOptimizer::new(&cut, Sgd { lr: 1.0, ..Sgd::default() });
+        let groups: Vec<Vec<String>> =
+            optimizer.param_groups_mut().map(|(_, own)| own.to_vec()).collect();
+        assert_eq!(groups, [names(&whole)]);
+        let tensors = named_tensors(&cut).into_iter();
+        let ones = tensors
+            .filter_map(|(path, tensor)| Some((path, tensor.sharded()?.ones_like())))
+            .map(|(path, ones)| Ok((path, ones?.into())));
+        let gradients = ones.collect::<Result<StateDict>>()?;
+        optimizer.step(&mut cut, &gradients)?;
+        let steps: Vec<String> = optimizer.state_dict()?.into_keys().collect();
+        assert_eq!(steps, ["fc1.weight.step", "fc2.bias.step"]);
+        for ((path, tensor), (_, before)) in named_tensors(&cut).iter().zip(named_tensors(&whole)) {
+            let before = before.plain().unwrap();
+            let (got, want) = match tensor {
+                ModuleTensor::Plain(tensor) => (tensor.clone(), before.clone()),
+                ModuleTensor::Sharded(tensor) => (tensor.full_tensor()?, before.sub_scalar(1.0)?),
+            };
+            assert!(got.equal(&want)?, "{path}");
+        }
         Ok(())
     });
 }
