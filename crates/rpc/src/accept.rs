@@ -1,22 +1,46 @@
 //! Connections that others make to this worker.
 
 use std::{
+    collections::VecDeque,
     io,
     pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
+    sync::oneshot,
     time::{self, Sleep},
 };
+use tokio_stream::Stream;
 use tonic::transport::server::Connected;
+
+/// How many connections may be open that have not been [admitted](Admission). Whoever can connect could otherwise
+/// take all descriptors of the process.
+const LIMIT: usize = 256;
+/// How long one of them is kept, unless a worker is told to wait less for anything.
+const LONGEST: Duration = Duration::from_secs(5);
+/// How long nothing is accepted after an error: without descriptors, the next one comes at once.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The connections that others make. It has no end, and no errors.
+pub(crate) struct Accepting<S> {
+    incoming: S,
+    patience: Duration,
+    waiting: Waiting,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+/// Connections that were not admitted when they were last looked at, oldest first. Dropping one of them here
+/// closes it, so that in a crowd a worker gets in: it shows the secret at once, and the others wait.
+#[derive(Default)]
+struct Waiting(VecDeque<oneshot::Sender<()>>);
 
 /// A connection that is closed after a while, unless it is [admitted](Admission): whoever connects and says
 /// nothing, or says it without the secret, would otherwise keep it for ever. The pings of HTTP/2 do not help,
@@ -25,7 +49,13 @@ pub(crate) struct Accepted {
     stream: TcpStream,
     admission: Admission,
     /// Until when it must be admitted; nothing, once it is.
-    until: Option<Pin<Box<Sleep>>>,
+    until: Option<Until>,
+}
+
+struct Until {
+    time: Pin<Box<Sleep>>,
+    /// Ready when its place is needed.
+    crowd: oneshot::Receiver<()>,
 }
 
 /// Whether a request with the secret of the run has come over a connection. Every request has the one of its
@@ -33,11 +63,70 @@ pub(crate) struct Accepted {
 #[derive(Clone, Default)]
 pub(crate) struct Admission(Arc<AtomicBool>);
 
-impl Accepted {
+impl<S> Accepting<S> {
+    pub(crate) fn new(incoming: S, timeout: Duration) -> Accepting<S> {
+        let patience = timeout.min(LONGEST);
+        Accepting { incoming, patience, waiting: Waiting::default(), pause: None }
+    }
+}
+
+impl<S: Stream<Item = io::Result<TcpStream>> + Unpin> Stream for Accepting<S> {
+    type Item = io::Result<Accepted>;
+
     /// Within the runtime, whose clock it needs.
-    pub(crate) fn new(stream: TcpStream, patience: Duration) -> Accepted {
-        let until = Some(Box::pin(time::sleep(patience)));
-        Accepted { stream, admission: Admission::default(), until }
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Accepted>>> {
+        let this = &mut *self;
+        loop {
+            if let Some(pause) = &mut this.pause {
+                ready!(pause.as_mut().poll(context));
+                this.pause = None;
+            }
+            match ready!(Pin::new(&mut this.incoming).poll_next(context)) {
+                Some(Ok(stream)) => {
+                    let (time, crowd) = (Box::pin(time::sleep(this.patience)), this.waiting.add());
+                    let until = Some(Until { time, crowd });
+                    let accepted = Accepted { stream, admission: Admission::default(), until };
+                    return Poll::Ready(Some(Ok(accepted)));
+                }
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "a connection could not be accepted");
+                    this.pause = Some(Box::pin(time::sleep(PAUSE)));
+                }
+                None => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+impl Waiting {
+    /// One more, in the place of the oldest if there is no other.
+    fn add(&mut self) -> oneshot::Receiver<()> {
+        self.0.retain(|connection| !connection.is_closed());
+        if self.0.len() >= LIMIT {
+            self.0.pop_front();
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.0.push_back(sender);
+        receiver
+    }
+}
+
+impl Accepted {
+    /// An error if it is neither admitted nor may wait for it any longer. Asked before writing as well: who does
+    /// not read what it is told is not read from either.
+    fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let Some(until) = &mut self.until else { return Ok(()) };
+        if self.admission.0.load(Ordering::Relaxed) {
+            self.until = None;
+        } else if until.time.as_mut().poll(context).is_ready() {
+            return Err(io::ErrorKind::TimedOut.into());
+        } else if Pin::new(&mut until.crowd).poll(context).is_ready() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        Ok(())
     }
 }
 
@@ -62,15 +151,8 @@ impl AsyncRead for Accepted {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        if let Some(until) = &mut this.until {
-            if this.admission.0.load(Ordering::Relaxed) {
-                this.until = None;
-            } else if until.as_mut().poll(context).is_ready() {
-                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-            }
-        }
-        Pin::new(&mut this.stream).poll_read(context, into)
+        self.check(context)?;
+        Pin::new(&mut self.stream).poll_read(context, into)
     }
 }
 
@@ -80,10 +162,12 @@ impl AsyncWrite for Accepted {
         context: &mut Context<'_>,
         from: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.check(context)?;
         Pin::new(&mut self.stream).poll_write(context, from)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check(context)?;
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
@@ -96,10 +180,51 @@ impl AsyncWrite for Accepted {
         context: &mut Context<'_>,
         from: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.check(context)?;
         Pin::new(&mut self.stream).poll_write_vectored(context, from)
     }
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_that_is_not_admitted_makes_room() {
+        let mut waiting = Waiting::default();
+        let mut connections: Vec<_> = (0..LIMIT).map(|_| waiting.add()).collect();
+        let is_kept = |connection: &mut oneshot::Receiver<()>| {
+            connection.try_recv() == Err(oneshot::error::TryRecvError::Empty)
+        };
+        assert!(connections.iter_mut().all(is_kept));
+        // One is admitted, or gone, and its place is free.
+        drop(connections.remove(7));
+        connections.push(waiting.add());
+        assert!(connections.iter_mut().all(is_kept));
+        connections.push(waiting.add());
+        assert!(!is_kept(&mut connections[0]) && connections[1..].iter_mut().all(is_kept));
+    }
+
+    /// It used to be asked again at once, which is for ever while there are no descriptors.
+    #[test]
+    fn after_an_error_nothing_is_accepted_for_a_moment() {
+        let mut n_asked = 0;
+        let errors = std::iter::from_fn(|| {
+            n_asked += 1;
+            Some(Err(io::ErrorKind::OutOfMemory.into()))
+        });
+        let mut accepting = Accepting::new(tokio_stream::iter(errors), LONGEST);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let _runtime = runtime.enter();
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        for _ in 0..3 {
+            assert!(Pin::new(&mut accepting).poll_next(&mut context).is_pending());
+        }
+        drop(accepting);
+        assert_eq!(n_asked, 1);
     }
 }

@@ -29,7 +29,7 @@ pub struct Options {
     /// the way.
     pub allow_plaintext: bool,
     /// How long anything is waited for where a call does not say it: 60 s. A connection from which nothing with
-    /// the [secret](crate::Secret) has come by then is closed.
+    /// the [secret](crate::Secret) has come by then, or within 5 s, is closed.
     pub timeout: Duration,
     /// After which silence a connection is asked whether it is still there, and how long the answer may take.
     pub keepalive: Duration,

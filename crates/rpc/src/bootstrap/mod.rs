@@ -9,12 +9,11 @@ use std::{
 };
 
 use tokio::runtime::Handle;
-use tokio_stream::StreamExt;
 use tonic::transport::{Server, server::TcpIncoming};
 
 use crate::{
     Agent, Error, Options, Result, Secret, WorkerInfo,
-    accept::Accepted,
+    accept::Accepting,
     client::Peers,
     handler::Handlers,
     refs::Objects,
@@ -79,8 +78,7 @@ impl Serving {
             let listener = tokio::net::TcpListener::from_std(listener).map_err(cannot_start)?;
             TcpIncoming::from(listener).with_nodelay(Some(true))
         };
-        let incoming =
-            incoming.map(move |stream| Ok::<_, std::io::Error>(Accepted::new(stream?, patience)));
+        let incoming = Accepting::new(incoming, patience);
         let service = RpcService(Arc::clone(&served));
         runtime.handle().spawn(async move {
             if let Err(error) = server.serve_with_incoming(service, incoming).await {
