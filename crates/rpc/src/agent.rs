@@ -192,10 +192,7 @@ impl Agent {
         let (deadline, patience) = self.deadline(timeout);
         match block_until(deadline, self.0.deletes.flushed()) {
             Some(()) => Ok(()),
-            None => {
-                let what = format!("{} dropped references", self.0.deletes.n_outstanding());
-                Err(self.0.peers.timed_out(self.id(), &format!("{OP} of {what}"), patience))
-            }
+            None => Err(self.unflushed(patience)),
         }
     }
 
@@ -237,6 +234,13 @@ impl Agent {
 
     pub(crate) fn counted_reference(&self, change: isize) {
         self.0.references.fetch_add(change, Ordering::Relaxed);
+    }
+
+    /// Owners do not answer that they have heard of references that were dropped here.
+    pub(crate) fn unflushed(&self, waited: Duration) -> Error {
+        let n_dropped = self.0.deletes.n_outstanding();
+        let what = format!("flush of {n_dropped} dropped references");
+        self.0.peers.timed_out(self.id(), &what, waited)
     }
 
     /// What tasks are started on, unless it is stopped.

@@ -111,7 +111,13 @@ async fn tell_owner(
             Err(_) => Ok(bytes::Bytes::new()),
         };
         match told {
-            Err(error @ (Error::Lost { .. } | Error::TimedOut { .. })) => {
+            // Also what it fails with is an answer.
+            Ok(_) | Err(Error::Remote { .. }) => {
+                backlog.settle(n);
+                (n_failed, pause) = (0, FIRST_PAUSE);
+            }
+            // It has not come so far that it was read, for whatever reason.
+            Err(error) => {
                 n_failed += 1;
                 if n_failed >= ATTEMPTS {
                     tracing::debug!(owner, n, %error, "references are not deleted yet");
@@ -119,11 +125,6 @@ async fn tell_owner(
                 }
                 time::sleep(pause).await;
                 pause = LONGEST_PAUSE.min(2 * pause);
-            }
-            // Also what it refuses it has heard.
-            _ => {
-                backlog.settle(n);
-                (n_failed, pause) = (0, FIRST_PAUSE);
             }
         }
     }
