@@ -1,14 +1,18 @@
 //! The caller's side of a call.
 
-use std::{error, sync::OnceLock, time::Duration};
+use std::{
+    error::{self, Error as _},
+    sync::OnceLock,
+    time::Duration,
+};
 
 use bytes::Bytes;
-use http::uri::PathAndQuery;
+use http::{HeaderMap, uri::PathAndQuery};
 use tokio::{runtime::Handle, time};
 use tonic::{
     Code, Request, Status, Streaming,
     client::Grpc,
-    metadata::{MetadataKey, MetadataMap},
+    metadata::MetadataMap,
     transport::{Channel, Endpoint},
 };
 
@@ -16,6 +20,7 @@ use crate::{
     Error, Options, RefId, Result, Secret,
     codec::Raw,
     control,
+    proof::Proof,
     wire::{self, First},
     worker::Workers,
 };
@@ -89,10 +94,13 @@ impl Peers {
         let longest = Options::LONGEST_CHUNK.max(limit) + wire::PREFIX;
         let mut grpc = Grpc::new(self.channel(worker)?).max_decoding_message_size(longest);
         grpc.ready().await.map_err(|error| lost(name(), &error))?;
-        let mut request = Request::new(request);
-        self.sign(request.metadata_mut(), patience);
-        let mut body =
-            grpc.server_streaming(request, path, Raw).await.map_err(failed)?.into_inner();
+        let (request, proof) = self.signed(worker, &path, request, patience)?;
+        let unproven = |status: Status| self.refusal(worker, method, &status, proof);
+        let answer = grpc.server_streaming(request, path, Raw).await.map_err(unproven)?;
+        if !proof.is_shown_by(answer.metadata().as_ref()) {
+            return Err(self.impostor(worker));
+        }
+        let mut body = answer.into_inner();
         let first = body.message().await.map_err(failed)?.and_then(wire::read_first);
         match first {
             Some(First::Reply { head, .. }) if head.len() > limit => {
@@ -157,16 +165,41 @@ impl Peers {
         }
     }
 
-    /// Says who calls, and that it may.
-    fn sign(&self, metadata: &mut MetadataMap, patience: Duration) {
-        let (key, secret) = self.secret.header();
-        if let Ok(mut value) = tonic::metadata::MetadataValue::try_from(secret.as_bytes()) {
-            value.set_sensitive(true);
-            metadata.insert(MetadataKey::from_static(key), value);
+    /// What an answer says that has no body. It says nothing if it does not show the secret, except that the
+    /// caller has not shown it either, or that nobody was there to answer.
+    fn refusal(&self, worker: usize, method: &str, status: &Status, proof: Proof) -> Error {
+        let is_proven = proof.is_shown_by(status.metadata().as_ref());
+        match status.code() {
+            Code::Unauthenticated => Error::Refused { worker: self.name(worker) },
+            _ if is_proven => self.error(worker, method, status),
+            // Of the connection, and not of what came over it.
+            _ if status.source().is_some() => lost(self.name(worker), status),
+            _ => self.impostor(worker),
         }
-        metadata.insert(wire::CALLER, (self.me as u64).into());
+    }
+
+    /// Lost, because who is there is somebody else.
+    fn impostor(&self, worker: usize) -> Error {
+        let why = "who answers at its address does not know the secret of the run";
+        Error::Lost { worker: self.name(worker), why: why.into() }
+    }
+
+    /// The request, which says who calls, and that it may; and what the answer has to show.
+    fn signed(
+        &self,
+        worker: usize,
+        path: &PathAndQuery,
+        request: Bytes,
+        patience: Duration,
+    ) -> Result<(Request<Bytes>, Proof)> {
+        let mut headers = HeaderMap::new();
+        headers.insert(wire::CALLER, (self.me as u64).into());
         let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        metadata.insert(wire::PATIENCE, patience.into());
+        headers.insert(wire::PATIENCE, patience.into());
+        let proof = Proof::sign(&self.secret, worker, path.as_str(), &mut headers)?;
+        let mut request = Request::new(request);
+        *request.metadata_mut() = MetadataMap::from_headers(headers);
+        Ok((request, proof))
     }
 
     fn channel(&self, worker: usize) -> Result<Channel> {

@@ -135,7 +135,7 @@ pub enum Error {
         method: Box<str>,
     },
     /// The worker does not know this one.
-    #[error("worker {worker} refused the call: it belongs to another run")]
+    #[error("worker {worker} refused the call: it belongs to another run, or has another number")]
     Refused {
         /// The worker.
         worker: Box<str>,

@@ -56,10 +56,16 @@
 //! # Who may call
 //!
 //! A worker listens on the loopback device unless told otherwise, and on another device only with TLS or by
-//! explicit permission ([`Error::Plaintext`]). Every request carries the [`Secret`] of the run, 32 random
-//! bytes that rank 0 gives the others over the world. A request without it is refused by its headers alone:
-//! not one byte of its body is read, let alone parsed. A connection over which none with it has come within
-//! [`Options::timeout`] is closed. All workers of a run trust each other; sizes are bounded all the same.
+//! explicit permission ([`Error::Plaintext`]). The workers of a run know its [`Secret`], 32 random bytes that
+//! rank 0 gives the others over the world. Every request shows that its caller knows it, by a keyed hash that only
+//! the worker that is called accepts, and every answer shows the same by one for this request. A request without
+//! it is refused by its headers alone: not one byte of its body is read, let alone parsed; and so is an answer. So
+//! whoever listens on the port of a worker that is gone learns nothing that would help it with the others, and what
+//! it answers is [`Error::Lost`].
+//!
+//! A connection over which no such request has come is closed after 5 s, or earlier if there are more than 256 of
+//! them. All workers of a run trust each other; sizes are bounded all the same. Without TLS, whoever can read and
+//! change what goes over the network can do so with messages, and send a request again to whom it was meant for.
 //!
 //! # Nobody hangs
 //!
@@ -102,6 +108,7 @@ mod handler;
 mod incoming;
 mod leave;
 mod options;
+mod proof;
 mod refs;
 mod runtime;
 mod secret;

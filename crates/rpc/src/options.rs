@@ -25,8 +25,8 @@ pub struct Options {
     /// Where the others reach this worker, if that is another address than it listens on. Port 0 stands for
     /// the port that it listens on.
     pub advertise: Option<SocketAddr>,
-    /// Whether an address that is no loopback address may be used without TLS. The secret can then be read on
-    /// the way.
+    /// Whether an address that is no loopback address may be used without TLS. Messages can then be read, and
+    /// changed, on the way.
     pub allow_plaintext: bool,
     /// How long anything is waited for where a call does not say it: 60 s. A connection from which nothing with
     /// the [secret](crate::Secret) has come by then, or within 5 s, is closed.

@@ -1,16 +1,11 @@
 //! What tells the workers of one run from everybody else.
 
-use std::{fmt, hint::black_box};
-
-use http::{HeaderMap, HeaderValue};
+use std::fmt;
 
 use crate::{Error, Result};
 
-/// The header of every request that carries the secret.
-const HEADER: &str = "dtensor-secret";
-
-/// 32 bytes that only the workers of one run know. Every request carries them, and what does not is refused
-/// before it is read.
+/// 32 bytes that only the workers of one run know. Every request shows that its caller knows them, and every answer
+/// that the callee does, and what does not is refused before it is read. They are never sent from worker to worker.
 ///
 /// ```
 /// use dtensor_rpc::Secret;
@@ -46,30 +41,12 @@ impl Secret {
     pub fn as_bytes(&self) -> &[u8; Secret::LENGTH] {
         &self.0
     }
-
-    /// The value of the header, which is kept out of tables of compression and out of logs.
-    pub(crate) fn header(&self) -> (&'static str, HeaderValue) {
-        let mut digits = [0; 2 * Secret::LENGTH];
-        for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0) {
-            pair.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
-        }
-        // Hexadecimal digits are always a header.
-        let mut value = HeaderValue::from_bytes(&digits).unwrap_or(HeaderValue::from_static(""));
-        value.set_sensitive(true);
-        (HEADER, value)
-    }
-
-    /// Whether a request carries it.
-    pub(crate) fn admits(&self, headers: &HeaderMap) -> bool {
-        let (_, own) = self.header();
-        headers.get(HEADER).is_some_and(|given| is_same(given.as_bytes(), own.as_bytes()))
-    }
 }
 
 /// In a time that does not depend on where they differ.
 impl PartialEq for Secret {
     fn eq(&self, other: &Secret) -> bool {
-        is_same(&self.0, &other.0)
+        blake3::Hash::from_bytes(self.0) == blake3::Hash::from_bytes(other.0)
     }
 }
 
@@ -79,21 +56,4 @@ impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
     }
-}
-
-/// Compares all bytes, wherever the first difference is, so that the time of an answer tells a guesser
-/// nothing.
-fn is_same(a: &[u8], b: &[u8]) -> bool {
-    if a.len() != b.len() {
-        return false;
-    }
-    let mut differences = 0;
-    for (a, b) in a.iter().zip(b) {
-        differences = black_box(differences | (a ^ b));
-    }
-    black_box(differences) == 0
-}
-
-fn digit(half: u8) -> u8 {
-    b"0123456789abcdef"[usize::from(half & 15)]
 }

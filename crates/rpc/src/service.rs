@@ -25,6 +25,7 @@ use crate::{
     codec::Raw,
     control,
     handler::{FailureKind, Handler, Handlers},
+    proof::Proof,
     refs::Objects,
     together::Gathering,
     wire,
@@ -33,6 +34,8 @@ use crate::{
 /// What every call to a worker has before it.
 pub(crate) struct Served {
     pub(crate) me: WorkerInfo,
+    /// How many workers there are, this one among them.
+    pub(crate) n_workers: usize,
     pub(crate) secret: Secret,
     pub(crate) options: Options,
     pub(crate) handlers: Handlers,
@@ -73,14 +76,28 @@ impl Service<http::Request<Body>> for RpcService {
     /// The body of a request is not looked at before it is known that a worker of this run sends it, and for
     /// a method that there is.
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        match Call::admitted(&self.0, &request) {
-            Err(status) => Box::pin(future::ready(Ok(status.into_http()))),
-            Ok(call) => Box::pin(async move {
-                let limit = call.served.options.max_message;
-                let mut grpc = Grpc::new(Raw).max_decoding_message_size(limit);
-                Ok(grpc.server_streaming(call, request).await)
-            }),
+        let (me, path, headers) = (self.0.me.id, request.uri().path(), request.headers());
+        let Some(proof) = Proof::of_request(&self.0.secret, me, path, headers) else {
+            let refused =
+                Status::unauthenticated("not a worker of this run, or not called by its number");
+            return Box::pin(future::ready(Ok(refused.into_http())));
+        };
+        if let Some(connection) = request.extensions().get::<Admission>() {
+            connection.admit();
         }
+        let call = Call::new(&self.0, &request);
+        Box::pin(async move {
+            let mut response = match call {
+                Err(status) => status.into_http(),
+                Ok(call) => {
+                    let limit = call.served.options.max_message;
+                    let mut grpc = Grpc::new(Raw).max_decoding_message_size(limit);
+                    grpc.server_streaming(call, request).await
+                }
+            };
+            proof.show(response.headers_mut());
+            Ok(response)
+        })
     }
 }
 
@@ -100,16 +117,12 @@ enum Method {
 
 impl Call {
     /// Judged by the head of the request alone.
-    fn admitted(served: &Arc<Served>, request: &http::Request<Body>) -> Result<Call, Status> {
-        if !served.secret.admits(request.headers()) {
-            return Err(Status::unauthenticated("not a worker of this run"));
-        }
-        if let Some(connection) = request.extensions().get::<Admission>() {
-            connection.admit();
-        }
+    fn new(served: &Arc<Served>, request: &http::Request<Body>) -> Result<Call, Status> {
         let number = |name: &str| request.headers().get(name)?.to_str().ok()?.parse::<u64>().ok();
         let caller = number(wire::CALLER).and_then(|caller| usize::try_from(caller).ok());
-        let caller = caller.ok_or_else(|| Status::invalid_argument("the caller has no number"))?;
+        let caller = caller.filter(|caller| *caller < served.n_workers);
+        let caller =
+            caller.ok_or_else(|| Status::invalid_argument("the caller has no worker's number"))?;
         let longest = served.options.timeout;
         let patience = number(wire::PATIENCE).map_or(longest, Duration::from_millis);
         let now = Instant::now();

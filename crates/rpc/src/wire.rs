@@ -8,6 +8,8 @@
 //! | 0 | the length of the body in 8 bytes, little-endian, and the head: bytes that the handler gives |
 //! | 1 | a text: what the handler failed with |
 //! | 2 | the number of an object, 8 bytes, that there is not |
+//!
+//! The headers of both show who sends them: see `proof`.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 

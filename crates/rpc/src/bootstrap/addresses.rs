@@ -38,7 +38,7 @@ pub fn init_rpc_with_addresses(
     addresses.iter().try_for_each(|address| options.check_reachable(*address))?;
     let me = WorkerInfo { id, name: name.into() };
     let (waited, bound) = (options.timeout, Bound::new(own, &options)?);
-    let serving = Serving::start(bound, me, secret, options)?;
+    let serving = Serving::start(bound, (me, addresses.len()), secret, options)?;
 
     // Until they have said their names, workers are called by their numbers.
     let numbered =

@@ -60,11 +60,18 @@ struct Serving {
 }
 
 impl Serving {
-    fn start(bound: Bound, me: WorkerInfo, secret: Secret, options: Options) -> Result<Serving> {
+    /// As one of so many workers.
+    fn start(
+        bound: Bound,
+        (me, n_workers): (WorkerInfo, usize),
+        secret: Secret,
+        options: Options,
+    ) -> Result<Serving> {
         let runtime = OwnRuntime::start(me.id, &options)?;
         let (server, patience) = (server(&options)?, options.timeout);
         let served = Arc::new(Served {
             me,
+            n_workers,
             secret,
             options,
             handlers: Handlers::default(),

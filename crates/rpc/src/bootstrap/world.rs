@@ -63,10 +63,11 @@ pub fn init_rpc_on(group: &Group, name: &str, options: Options) -> Result<Agent>
     let mut bytes = *secret.as_bytes();
     group.broadcast(&mut bytes, 0).map_err(Error::comm)?;
     // What a rank must not send in the clear, it does not send to those who would listen either.
-    let mut addresses = workers.addresses().iter();
-    let started = addresses
-        .try_for_each(|address| options.check_reachable(*address))
-        .and_then(|()| Serving::start(bound, me, Secret::from_bytes(bytes), options));
+    let addresses = workers.addresses();
+    let started =
+        addresses.iter().try_for_each(|address| options.check_reachable(*address)).and_then(|()| {
+            Serving::start(bound, (me, addresses.len()), Secret::from_bytes(bytes), options)
+        });
     let (started, told) = match started {
         Ok(started) => (Some(started), Ok(())),
         Err(error) => (None, Err(error)),

@@ -2,7 +2,7 @@
 
 use std::{
     future::pending,
-    io::{ErrorKind, Read, Write},
+    io::{self, ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     sync::{
         Arc,
@@ -11,18 +11,16 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::Bytes;
 use dtensor_rpc::{Error, Options, Reply, Secret, init_rpc_with_addresses};
 use http::uri::PathAndQuery;
 use proptest::prelude::*;
-use tonic::{
-    Code, Request, Status,
-    client::Grpc,
-    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
-    transport::Endpoint,
-};
+use tonic::{Code, Request, Status, client::Grpc, transport::Endpoint};
 
-use crate::support::{echoing, free_addresses, hasty, spmd, worker};
+use crate::{
+    peer::{Peer, Raw, ask_once},
+    support::{echoing, free_addresses, hasty, spmd, worker},
+};
 
 #[test]
 fn a_request_without_the_secret_is_refused_before_its_body_is_read() {
@@ -38,11 +36,11 @@ fn a_request_without_the_secret_is_refused_before_its_body_is_read() {
         if world.rank() == 0 {
             let address = agent.address();
             let guess = "0".repeat(64);
-            for secret in [None, Some(""), Some("0"), Some(&*guess)] {
+            for proof in [None, Some(""), Some("0"), Some(&*guess)] {
                 for method in ["count", "rpc.delete", "nothing"] {
                     // Of the body not one byte is ever sent: who waited for it would wait for ever.
-                    let status = without_a_body(address, method, secret);
-                    assert_eq!(status.code(), Code::Unauthenticated, "{secret:?} {status}");
+                    let status = without_a_body(address, method, proof);
+                    assert_eq!(status.code(), Code::Unauthenticated, "{proof:?} {status}");
                 }
             }
         }
@@ -67,6 +65,58 @@ fn workers_of_different_runs_refuse_each_other() {
         let error = met.unwrap_err();
         // Unless the other was gone before it was asked.
         assert!(matches!(error, Error::Refused { .. } | Error::Missing { .. }), "{error}");
+        Ok(())
+    });
+}
+
+/// What it hears would be the secret if requests carried it, and then all workers would be its own.
+#[test]
+fn who_listens_where_a_worker_was_learns_nothing_and_is_not_believed() {
+    let (addresses, secret) = (free_addresses(3), Secret::random().unwrap());
+    spmd(3, |world| {
+        let id = world.rank();
+        let name = format!("w{id}");
+        let options = Options::default();
+        let agent = init_rpc_with_addresses(&name, id, &addresses, secret.clone(), options)?;
+        agent.register("echo", |_, request| Ok(Reply::new(request)))?;
+        world.group().barrier()?;
+        if id == 2 {
+            agent.shutdown_now();
+        }
+        world.group().barrier()?;
+        if id == 0 {
+            let impostor = Peer::listen(addresses[2], 2, None, |method| {
+                Some(match method {
+                    "echo" => Ok(Bytes::from_static(b"\0\0\0\0\0\0\0\0\0forged")),
+                    "absent" => Err(Status::unimplemented("forged")),
+                    "refused" => Err(Status::invalid_argument("forged")),
+                    _ => Err(Status::unavailable("forged")),
+                })
+            });
+            for method in ["echo", "absent", "refused", "other"] {
+                // The first calls may find the end of the old connection.
+                let error = loop {
+                    let error = agent.call(2, method, "x", None).unwrap_err();
+                    if impostor.n_heard(method) > 0 {
+                        break error;
+                    }
+                };
+                let Error::Lost { worker, why } = &error else { panic!("{method}: {error}") };
+                assert_eq!(&**worker, "w2");
+                assert!(why.contains("does not know the secret"), "{error}");
+            }
+            let digits: String = secret.as_bytes().iter().map(|b| format!("{b:02x}")).collect();
+            for (path, headers) in impostor.heard() {
+                assert!(headers.values().all(|value| value.as_bytes() != digits.as_bytes()));
+                // The same again, to workers that are still there.
+                for address in &addresses[..2] {
+                    let said = ask_once(*address, &path, headers.clone());
+                    assert_eq!(said, Err(Code::Unauthenticated));
+                }
+            }
+        }
+        world.group().barrier()?;
+        agent.shutdown_now();
         Ok(())
     });
 }
@@ -113,6 +163,33 @@ fn who_connects_and_says_nothing_keeps_nobody_from_calling() {
     });
 }
 
+/// More than are kept, of a kind that waits as long as it may. Those who are called by workers still answer, also
+/// over connections that are made in the crowd.
+#[test]
+fn a_crowd_that_does_not_show_the_secret_is_thinned_out_and_workers_are_let_in() {
+    const CROWD: usize = 400;
+    spmd(2, |world| {
+        let agent = echoing(world, Options::default())?;
+        if world.rank() == 0 {
+            assert_eq!(agent.call(1, "echo", "before", None)?, "before");
+        }
+        let crowd: Vec<TcpStream> = (0..CROWD)
+            .map(|_| {
+                let mut stream = TcpStream::connect(agent.address())?;
+                stream.write_all(GREETING)?;
+                Ok(stream)
+            })
+            .collect::<io::Result<_>>()?;
+        world.group().barrier()?;
+        // Of rank 0 over its old connection, of rank 1 over a new one.
+        assert_eq!(agent.call(1 - world.rank(), "echo", "within", None)?, "within");
+        for stream in &crowd[..CROWD - 256] {
+            until_hung_up(stream);
+        }
+        Ok(agent.shutdown()?)
+    });
+}
+
 /// Without a greeting there are no pings either, and nobody who would notice.
 #[test]
 fn who_does_not_show_the_secret_is_hung_up_on_and_workers_are_not() {
@@ -136,13 +213,17 @@ fn who_does_not_show_the_secret_is_hung_up_on_and_workers_are_not() {
 }
 
 /// The greeting of HTTP/2, and settings that set nothing.
-const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+pub const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// Returns when the other side hangs up.
-fn hung_up_on(address: SocketAddr, said: &[u8]) {
+pub fn hung_up_on(address: SocketAddr, said: &[u8]) {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(40))).unwrap();
     stream.write_all(said).unwrap();
+    until_hung_up(&stream);
+}
+
+fn until_hung_up(mut stream: &TcpStream) {
+    stream.set_read_timeout(Some(Duration::from_secs(40))).unwrap();
     loop {
         match stream.read(&mut [0; 256]) {
             Ok(0) => return,
@@ -155,7 +236,7 @@ fn hung_up_on(address: SocketAddr, said: &[u8]) {
 
 /// Writes bytes, after the greeting of HTTP/2 or without it, and waits until the worker hangs up or a moment
 /// has passed.
-fn throw(address: SocketAddr, speaks_http: bool, bytes: &[u8]) {
+pub fn throw(address: SocketAddr, speaks_http: bool, bytes: &[u8]) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
     let greeting = if speaks_http { GREETING } else { b"" };
@@ -165,7 +246,7 @@ fn throw(address: SocketAddr, speaks_http: bool, bytes: &[u8]) {
 }
 
 /// What a worker says to a request whose body never comes.
-fn without_a_body(address: SocketAddr, method: &str, secret: Option<&str>) -> Status {
+fn without_a_body(address: SocketAddr, method: &str, proof: Option<&str>) -> Status {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let path: PathAndQuery = format!("/dtensor.Rpc/{method}").parse().unwrap();
     runtime.block_on(async {
@@ -173,9 +254,10 @@ fn without_a_body(address: SocketAddr, method: &str, secret: Option<&str>) -> St
         let mut grpc = Grpc::new(endpoint.connect().await.unwrap());
         grpc.ready().await.unwrap();
         let mut request = Request::new(Never);
-        if let Some(secret) = secret {
-            request.metadata_mut().insert("dtensor-secret", secret.parse().unwrap());
+        if let Some(proof) = proof {
+            request.metadata_mut().insert("dtensor-proof", proof.parse().unwrap());
         }
+        request.metadata_mut().insert("dtensor-nonce", "once".parse().unwrap());
         request.metadata_mut().insert("dtensor-worker", 1.into());
         let answer = grpc.streaming(request, path, Raw);
         let answer = tokio::time::timeout(Duration::from_secs(30), answer).await;
@@ -194,42 +276,5 @@ impl tokio_stream::Stream for Never {
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Bytes>> {
         std::pin::pin!(pending()).poll(context)
-    }
-}
-
-#[derive(Default)]
-pub struct Raw;
-
-impl Codec for Raw {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = Raw;
-    type Decoder = Raw;
-
-    fn encoder(&mut self) -> Raw {
-        Raw
-    }
-
-    fn decoder(&mut self) -> Raw {
-        Raw
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, message: Bytes, into: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        into.put(message);
-        Ok(())
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(from.copy_to_bytes(from.remaining())))
     }
 }

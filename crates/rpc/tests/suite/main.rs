@@ -5,6 +5,7 @@ mod bootstrap;
 mod calls;
 mod fuzz;
 mod hostile;
+mod peer;
 mod references;
 mod shutdown;
 mod support;

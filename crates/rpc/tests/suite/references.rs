@@ -1,15 +1,20 @@
 //! References and their counts.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use dtensor_comm::World;
 use dtensor_rpc::{Agent, Error, Failure, Options, RefId, Reply, Share, UserRef};
+use tonic::{Code, Status};
 
 use crate::{
+    peer::{EMPTY, Peer, ask_once, signed},
     support::{self, spmd, worker},
     wire::Wire,
 };
@@ -230,4 +235,33 @@ fn many_references_that_are_dropped_at_once_are_all_counted() {
         drop(owned);
         Ok(agent.shutdown()?)
     });
+}
+
+/// It used to be that what was refused was taken for heard, and the object stayed for ever.
+#[test]
+fn an_owner_that_has_no_time_to_hear_is_told_again() {
+    let n_asked = AtomicUsize::new(0);
+    let (agent, peer, _) = Peer::beside(Options::default(), move |_| {
+        Some(match n_asked.fetch_add(1, Ordering::Relaxed) {
+            0 | 1 => Err(Status::resource_exhausted("later")),
+            _ => Ok(EMPTY.into()),
+        })
+    });
+    let share = r#"{"id":{"created_on":1,"local_id":5},"serial":6}"#;
+    drop(agent.adopt(serde_json::from_str(share).unwrap()).unwrap());
+    agent.flush(None).unwrap();
+    assert_eq!(peer.n_heard("rpc.delete"), 3);
+}
+
+#[test]
+fn a_number_that_no_worker_has_is_refused() {
+    let (agent, _peer, secret) = Peer::beside(Options::default(), |_| Some(Ok(EMPTY.into())));
+    for caller in ["2", "18446744073709551615", "-1", "one", ""] {
+        for method in ["rpc.met", "rpc.leave", "rpc.delete"] {
+            let path = format!("/dtensor.Rpc/{method}");
+            let headers = signed(&secret, 0, caller, &path);
+            let said = ask_once(agent.address(), &path, headers);
+            assert_eq!(said, Err(Code::InvalidArgument), "{method} of {caller}");
+        }
+    }
 }

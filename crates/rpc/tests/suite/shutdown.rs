@@ -4,7 +4,10 @@ use std::{sync::Arc, thread};
 
 use dtensor_rpc::{Error, Options, Reply};
 
-use crate::support::{echoing, hasty, spmd, worker};
+use crate::{
+    peer::{EMPTY, Peer, say},
+    support::{echoing, hasty, spmd, worker},
+};
 
 #[test]
 fn after_a_shutdown_everything_is_refused_by_name() {
@@ -48,6 +51,23 @@ fn a_worker_that_does_not_leave_with_the_others_is_named() {
         }
         Ok(())
     });
+}
+
+/// It used to be that workers were missed, and none of them.
+#[test]
+fn an_owner_that_does_not_hear_of_dropped_references_is_not_a_worker_that_does_not_leave() {
+    let (agent, peer, secret) = Peer::beside(hasty(), |method| match method {
+        "rpc.delete" => None,
+        _ => Some(Ok(EMPTY.into())),
+    });
+    let share = r#"{"id":{"created_on":1,"local_id":5},"serial":6}"#;
+    drop(agent.adopt(serde_json::from_str(share).unwrap()).unwrap());
+    say(agent.address(), &secret, "rpc.leave");
+    let error = agent.shutdown().unwrap_err();
+    let Error::TimedOut { method, .. } = &error else { panic!("{error}") };
+    assert_eq!(&**method, "flush of 1 dropped references");
+    // It was told all the same.
+    assert_eq!(peer.n_heard("rpc.leave"), 1);
 }
 
 #[test]

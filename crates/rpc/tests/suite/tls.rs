@@ -1,9 +1,15 @@
 //! Encrypted connections, with certificates made on the spot.
 
+use std::time::Duration;
+
 use dtensor_rpc::{Error, Options, Reply, TlsOptions, init_rpc};
+use proptest::{prelude::*, test_runner::TestRunner};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
-use crate::support::{hasty, spmd};
+use crate::{
+    hostile::{GREETING, hung_up_on, throw},
+    support::{hasty, spmd},
+};
 
 const NAME: &str = "worker.example";
 
@@ -104,5 +110,68 @@ fn certificates_that_are_none_are_refused_on_every_rank() {
         let error = made.unwrap_err();
         assert!(matches!(error.cause(), Error::BadOptions { .. }), "{error}");
         Ok(())
+    });
+}
+
+/// Whether a request has shown the secret is known below the encryption as well.
+#[test]
+fn who_does_not_show_the_secret_is_hung_up_on_and_workers_are_not() {
+    let authority = Authority::new();
+    spmd(2, |world| {
+        let tls = Some(authority.worker(false));
+        let agent = init_rpc(world, &format!("w{}", world.rank()), Options { tls, ..hasty() })?;
+        let address = agent.address();
+        agent.register("wait", move |_, _| {
+            // Longer than a connection is kept without the secret: twice, one after the other.
+            hung_up_on(address, b"");
+            hung_up_on(address, b"");
+            hung_up_on(address, GREETING);
+            Ok(Reply::new("done"))
+        })?;
+        world.group().barrier()?;
+        let long = Some(Duration::from_secs(50));
+        for _ in 0..2 {
+            assert_eq!(agent.call(1 - world.rank(), "wait", "", long)?, "done");
+        }
+        world.group().barrier()?;
+        agent.shutdown_now();
+        Ok(())
+    });
+}
+
+#[test]
+fn garbage_on_an_encrypted_port_does_no_harm() {
+    let authority = Authority::new();
+    spmd(2, |world| {
+        let tls = Some(authority.worker(true));
+        let agent =
+            init_rpc(world, &format!("w{}", world.rank()), Options { tls, ..Options::default() })?;
+        agent.register("echo", |_, request| Ok(Reply::new(request)))?;
+        world.group().barrier()?;
+        if world.rank() == 0 {
+            let config = ProptestConfig {
+                cases: 64,
+                failure_persistence: None,
+                ..ProptestConfig::default()
+            };
+            // Anything, and records of TLS with anything in them.
+            let kind = (0x14_u8..0x19, 0_u8..5, any::<Option<u16>>());
+            let bytes = proptest::collection::vec(any::<u8>(), 0..300);
+            let tried = TestRunner::new(config).run(
+                &(any::<bool>(), kind, bytes),
+                |(is_record, (kind, version, length), bytes)| {
+                    let length = length.unwrap_or(bytes.len() as u16).to_be_bytes();
+                    let head = [&[kind, 3, version][..], &length].concat();
+                    let sent = if is_record { [head, bytes].concat() } else { bytes };
+                    throw(agent.address(), false, &sent);
+                    Ok(())
+                },
+            );
+            tried.map_err(|error| error.to_string())?;
+            assert_eq!(agent.call(0, "echo", "still here", None)?, "still here");
+        }
+        world.group().barrier()?;
+        assert_eq!(agent.call(1 - world.rank(), "echo", "and here", None)?, "and here");
+        Ok(agent.shutdown()?)
     });
 }
