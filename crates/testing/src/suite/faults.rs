@@ -1,6 +1,6 @@
 //! Programs in which the last rank errs, leaves or dies, and the others must learn of it.
 
-use std::process::{self, Command};
+use std::process::{self, Command, Stdio};
 
 use dtensor_comm::{
     CommError, Did, ReduceOp, World, WorldKind,
@@ -33,12 +33,20 @@ pub fn faults() -> Vec<Fault> {
         body: remote_shards::killed_owner,
         loses_last_rank: true,
     };
+    let stopped_owner = Fault {
+        name: "an_owner_of_shards_that_is_stopped_is_named",
+        body: remote_shards::stopped_owner,
+        loses_last_rank: true,
+    };
     let killed_saving = Fault {
         name: "a_rank_that_is_killed_in_a_save_leaves_the_old_checkpoint",
         body: checkpoints::killed_while_it_saves,
         loses_last_rank: true,
     };
-    disagreements.chain(deaths).chain([killed, killed_owner, killed_saving]).collect()
+    disagreements
+        .chain(deaths)
+        .chain([killed, killed_owner, stopped_owner, killed_saving])
+        .collect()
 }
 
 /// What a rank says that should be dead; the others must not take it for a death.
@@ -69,6 +77,30 @@ fn killed(world: &World) -> Result<(), String> {
     match named && calls && !text.contains(SURVIVED) {
         true => Ok(()),
         false => Err(format!("not the error that was expected: {text}")),
+    }
+}
+
+/// Stops this process, and ends it when another has [ended](kill) it or after a while, so that it is not left behind
+/// whatever becomes of the others; or says that it is still there.
+pub(super) fn stop_self() -> String {
+    let script = "kill -STOP $0; n=0; \
+        while [ $n -lt 20 ] && kill -0 $0 2>/dev/null; do sleep 1; n=$((n + 1)); done; kill -KILL $0";
+    let status = Command::new("sh")
+        .args(["-c", script, &process::id().to_string()])
+        // What is read by others does not wait for the shell.
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    format!("{SURVIVED}: {status:?}")
+}
+
+/// Ends another process of this machine without a word.
+pub(super) fn kill(id: i64) -> Result<(), String> {
+    let status = Command::new("sh").args(["-c", &format!("kill -KILL {id}")]).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        other => Err(format!("kill -KILL {id}: {other:?}")),
     }
 }
 

@@ -7,6 +7,8 @@ mod faults;
 mod layouts;
 mod remote_shards;
 mod sharded;
+mod sharded_errors;
+mod sharded_modules;
 mod tensors;
 mod training;
 
@@ -33,10 +35,17 @@ pub const CASES: &[(&str, Case)] = &[
     ("damage_that_one_rank_reads_is_an_error_on_all", checkpoints::damaged),
     ("shards_of_other_ranks_are_fetched_as_they_are", remote_shards::fetched),
     ("workers_own_shards_by_their_names", remote_shards::named),
+    ("workers_that_meet_by_address_fetch_shards", remote_shards::by_address),
+    ("shards_are_fetched_by_many_threads_at_a_time", remote_shards::fetched_at_once),
+    ("garbage_that_asks_for_shards_gets_an_error", remote_shards::asked_for_garbage),
     ("sharded_tensors_are_made_of_what_ranks_bring_and_gathered", sharded::constructed),
     ("sharded_tensors_are_cut_in_every_other_way", sharded::resharded),
     ("bags_of_sharded_tables_are_those_of_whole_ones", sharded::looked_up),
     ("sharded_tensors_are_saved_and_loaded_in_every_cut", sharded::saved),
+    ("sharded_tensors_become_bytes_and_come_back", sharded_modules::stored),
+    ("sharded_modules_train_as_whole_ones", sharded_modules::trained),
+    ("sharded_tensors_compute_as_distributed_ones", sharded_modules::delegated),
+    ("what_is_wrong_with_sharded_tensors_is_the_same_error_on_all", sharded_errors::same_on_all),
     ("a_shard_that_one_rank_places_wrongly_is_an_error_on_all", sharded::refused),
 ];
 

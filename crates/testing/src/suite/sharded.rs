@@ -11,7 +11,7 @@ use dtensor_sharded::{
 use super::{checkpoints::Scratch, tensors::text};
 
 /// 7 does not divide by 2, 3, 4 or 6, and of 3 columns the later ranks may get none.
-const SIZE: [usize; 2] = [7, 3];
+pub(super) const SIZE: [usize; 2] = [7, 3];
 
 /// From what every rank brings, also a rank with two shards and one with none; gathered on every rank.
 pub(super) fn constructed(world: &World) -> Result<(), String> {
@@ -143,7 +143,7 @@ pub(super) fn refused(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-fn specs(n: usize) -> Result<Vec<Spec>, String> {
+pub(super) fn specs(n: usize) -> Result<Vec<Spec>, String> {
     let chunks = |dim: isize, ranks: Vec<usize>| {
         ChunkShardingSpec::over_ranks(dim, ranks).map(Spec::from).map_err(text)
     };
@@ -170,12 +170,12 @@ fn boxes(n: usize) -> Result<Spec, String> {
 }
 
 /// A tensor in which every element has its own value.
-fn numbered(size: &[usize]) -> Result<Tensor, String> {
+pub(super) fn numbered(size: &[usize]) -> Result<Tensor, String> {
     let n: usize = size.iter().product();
     Tensor::from_vec((0..n).map(|index| index as f32).collect(), size).map_err(text)
 }
 
-fn same(got: &Tensor, want: &[f32], what: &str) -> Result<(), String> {
+pub(super) fn same(got: &Tensor, want: &[f32], what: &str) -> Result<(), String> {
     let got = got.to_vec::<f32>().map_err(text)?;
     match got == want {
         true => Ok(()),
