@@ -21,9 +21,9 @@ use tokio::{
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 
-/// How many connections may be open that have not been [admitted](Admission). Whoever can connect could otherwise
-/// take all descriptors of the process.
-const LIMIT: usize = 256;
+/// How many connections may be open that have not been [admitted](Admission), besides one for every worker, which may
+/// all come at the same time. Whoever can connect could otherwise take all descriptors of the process.
+const STRANGERS: usize = 256;
 /// How long one of them is kept, unless a worker is told to wait less for anything.
 const LONGEST: Duration = Duration::from_secs(5);
 /// How long nothing is accepted after an error: without descriptors, the next one comes at once.
@@ -39,8 +39,10 @@ pub(crate) struct Accepting<S> {
 
 /// Connections that were not admitted when they were last looked at, oldest first. Dropping one of them here
 /// closes it, so that in a crowd a worker gets in: it shows the secret at once, and the others wait.
-#[derive(Default)]
-struct Waiting(VecDeque<oneshot::Sender<()>>);
+struct Waiting {
+    connections: VecDeque<oneshot::Sender<()>>,
+    limit: usize,
+}
 
 /// A connection that is closed after a while, unless it is [admitted](Admission): whoever connects and says
 /// nothing, or says it without the secret, would otherwise keep it for ever. The pings of HTTP/2 do not help,
@@ -64,9 +66,10 @@ struct Until {
 pub(crate) struct Admission(Arc<AtomicBool>);
 
 impl<S> Accepting<S> {
-    pub(crate) fn new(incoming: S, timeout: Duration) -> Accepting<S> {
-        let patience = timeout.min(LONGEST);
-        Accepting { incoming, patience, waiting: Waiting::default(), pause: None }
+    /// Of one of so many workers.
+    pub(crate) fn new(incoming: S, n_workers: usize, timeout: Duration) -> Accepting<S> {
+        let waiting = Waiting { connections: VecDeque::new(), limit: n_workers + STRANGERS };
+        Accepting { incoming, patience: timeout.min(LONGEST), waiting, pause: None }
     }
 }
 
@@ -104,12 +107,12 @@ impl<S: Stream<Item = io::Result<TcpStream>> + Unpin> Stream for Accepting<S> {
 impl Waiting {
     /// One more, in the place of the oldest if there is no other.
     fn add(&mut self) -> oneshot::Receiver<()> {
-        self.0.retain(|connection| !connection.is_closed());
-        if self.0.len() >= LIMIT {
-            self.0.pop_front();
+        self.connections.retain(|connection| !connection.is_closed());
+        if self.connections.len() >= self.limit {
+            self.connections.pop_front();
         }
         let (sender, receiver) = oneshot::channel();
-        self.0.push_back(sender);
+        self.connections.push_back(sender);
         receiver
     }
 }
@@ -195,8 +198,8 @@ mod tests {
 
     #[test]
     fn the_oldest_that_is_not_admitted_makes_room() {
-        let mut waiting = Waiting::default();
-        let mut connections: Vec<_> = (0..LIMIT).map(|_| waiting.add()).collect();
+        let mut waiting = Waiting { connections: VecDeque::new(), limit: 9 };
+        let mut connections: Vec<_> = (0..9).map(|_| waiting.add()).collect();
         let is_kept = |connection: &mut oneshot::Receiver<()>| {
             connection.try_recv() == Err(oneshot::error::TryRecvError::Empty)
         };
@@ -217,7 +220,7 @@ mod tests {
             n_asked += 1;
             Some(Err(io::ErrorKind::OutOfMemory.into()))
         });
-        let mut accepting = Accepting::new(tokio_stream::iter(errors), LONGEST);
+        let mut accepting = Accepting::new(tokio_stream::iter(errors), 1, LONGEST);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let _runtime = runtime.enter();
         let mut context = Context::from_waker(std::task::Waker::noop());

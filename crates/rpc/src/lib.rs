@@ -63,8 +63,8 @@
 //! whoever listens on the port of a worker that is gone learns nothing that would help it with the others, and what
 //! it answers is [`Error::Lost`].
 //!
-//! A connection over which no such request has come is closed after 5 s, or earlier if there are more than 256 of
-//! them. All workers of a run trust each other; sizes are bounded all the same. Without TLS, whoever can read and
+//! A connection over which no such request has come is closed after 5 s, or earlier if there are 256 more of them
+//! than workers. All workers of a run trust each other; sizes are bounded all the same. Without TLS, whoever can read and
 //! change what goes over the network can do so with messages, and send a request again to whom it was meant for.
 //!
 //! # Nobody hangs

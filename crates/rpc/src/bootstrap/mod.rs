@@ -85,7 +85,7 @@ impl Serving {
             let listener = tokio::net::TcpListener::from_std(listener).map_err(cannot_start)?;
             TcpIncoming::from(listener).with_nodelay(Some(true))
         };
-        let incoming = Accepting::new(incoming, patience);
+        let incoming = Accepting::new(incoming, n_workers, patience);
         let service = RpcService(Arc::clone(&served));
         runtime.handle().spawn(async move {
             if let Err(error) = server.serve_with_incoming(service, incoming).await {
