@@ -95,6 +95,7 @@ pub mod hash;
 mod load;
 mod manifest;
 mod nested;
+mod progress;
 mod read;
 mod save;
 mod select;
@@ -117,8 +118,9 @@ pub use crate::{
     load::{LoadOptions, LoadReport, Misshapen, load, load_from},
     manifest::{FileRecord, MANIFEST_FILE, MANIFEST_VERSION, Manifest},
     nested::Nested,
+    progress::{OnProgress, Progress},
     read::Reader,
-    save::{Progress, ProgressFn, SaveOptions, Saved, save, save_to},
+    save::{SaveOptions, Saved, save, save_to},
     select::{Pattern, Rename, Selection},
     series::Series,
     state::{Entry, State},
@@ -131,6 +133,3 @@ pub use crate::{
     verify::{VerifyOptions, VerifyReport, verify, verify_at},
     whole::read_tensors,
 };
-
-/// Told, from any thread, how many bytes are done, and of how many.
-pub type OnProgress<'a> = &'a (dyn Fn(u64, u64) + Sync);

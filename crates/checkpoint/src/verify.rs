@@ -1,14 +1,12 @@
 //! Whether a checkpoint has the bytes that were written.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{
     Catalog, Checksum, Chunk, Error, Format, MANIFEST_FILE, Manifest, OnProgress, Reader, Result,
     Storage, TensorEntry,
     formats::{self, native},
+    progress::Meter,
     read::blocks::{Blocks, READ},
     storage, workers,
 };
@@ -40,8 +38,8 @@ impl VerifyReport {
 pub struct VerifyOptions<'a> {
     /// Threads that read and compare; 0 is as many as the machine has.
     pub threads: usize,
-    /// Told from several threads how many bytes were read, and of how many.
-    pub progress: Option<OnProgress<'a>>,
+    /// Told now and then how many bytes were read.
+    pub progress: Option<&'a OnProgress<'a>>,
 }
 
 /// Verifies the checkpoint that a path or a URL names: as [`verify`], and what keeps it from being opened is damage as well. If
@@ -104,14 +102,8 @@ pub fn verify(
             }
         }
     }
-    let done = AtomicU64::new(0);
-    let tell = |bytes: u64| {
-        let now = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if let Some(progress) = options.progress {
-            progress(now, total);
-        }
-    };
-    report.damage.extend(find_damage(&reader, &work, options.threads, &tell)?);
+    let meter = Meter::new(total, options.progress);
+    report.damage.extend(find_damage(&reader, &work, options.threads, &|bytes| meter.add(bytes))?);
     Ok(report)
 }
 

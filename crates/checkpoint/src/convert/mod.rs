@@ -45,7 +45,7 @@ pub struct ConvertOptions<'a> {
     /// the files. A target of one file is written by one of them. None: this process alone.
     pub group: Option<Group>,
     /// Told now and then how many bytes are done, of those that this process writes.
-    pub progress: Option<OnProgress<'a>>,
+    pub progress: Option<&'a OnProgress<'a>>,
 }
 
 /// What was written.

@@ -2,14 +2,14 @@
 
 use std::sync::{
     Mutex, PoisonError,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicUsize, Ordering},
 };
 
 use super::{
     Source, numbers,
     pieces::{self, CutRule, Part, Piece, TargetFile},
 };
-use crate::{NewFile, OnProgress, Result, hash, workers};
+use crate::{NewFile, OnProgress, Result, hash, progress::Meter, workers};
 
 /// What files are written to.
 pub(super) trait Target: Sync {
@@ -34,7 +34,7 @@ pub(super) fn write_all(
     own: &[bool],
     target: &dyn Target,
     threads: usize,
-    progress: Option<OnProgress<'_>>,
+    progress: Option<&OnProgress<'_>>,
 ) -> Result<()> {
     let threads = workers::threads(threads);
     let most = workers::piece_bytes(threads, 2);
@@ -59,7 +59,7 @@ pub(super) fn write_all(
         }
     }
     let total = own_files().flat_map(|(_, file)| &file.parts).map(Part::bytes).sum();
-    let done = AtomicU64::new(0);
+    let meter = Meter::new(total, progress);
     let threads = threads.min(pieces.len()).max(1);
     let lane = pieces.len().div_ceil(threads);
     workers::share(lane * threads, threads, Buffers::default, |buffers, job| {
@@ -71,10 +71,7 @@ pub(super) fn write_all(
         if opened.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             opened.finish(piece.file, file, target)?;
         }
-        if let Some(progress) = progress {
-            let bytes = buffers.bytes.len() as u64;
-            progress(done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);
-        }
+        meter.add(buffers.bytes.len() as u64);
         Ok(())
     })
 }

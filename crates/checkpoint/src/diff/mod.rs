@@ -4,17 +4,17 @@ mod compare;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Mutex, PoisonError},
 };
 
 pub use compare::{Difference, Tolerance};
 
 use dtensor_layout::IndexBox;
 
-use crate::{OnProgress, Result, Selection, Source, StoredType, Value, convert::pieces, workers};
+use crate::{
+    OnProgress, Result, Selection, Source, StoredType, Value, convert::pieces, progress::Meter,
+    workers,
+};
 
 /// What counts as a difference.
 #[derive(Clone, Default)]
@@ -28,7 +28,7 @@ pub struct DiffOptions<'a> {
     /// Threads that read and compare; 0 is as many as the machine has.
     pub threads: usize,
     /// Told now and then how many bytes are done.
-    pub progress: Option<OnProgress<'a>>,
+    pub progress: Option<&'a OnProgress<'a>>,
 }
 
 /// What two checkpoints hold, name by name.
@@ -169,7 +169,7 @@ fn compare_all(
     // Two buffers for each thread.
     let most = workers::piece_bytes(threads, 2);
     let mut jobs = Vec::new();
-    let (mut total, done) = (0, AtomicU64::new(0));
+    let mut total = 0;
     for (position, pair) in pairs.iter().enumerate() {
         let index = IndexBox::whole(&pair.shape);
         let size = pair.a.1.size().max(pair.b.1.size());
@@ -179,6 +179,7 @@ fn compare_all(
             jobs.push((position, start..index.numel().min(start + step)));
         }
     }
+    let meter = Meter::new(total, options.progress);
     workers::share(jobs.len(), threads, Default::default, |buffers: &mut [Vec<u8>; 2], job| {
         let (position, elements) = &jobs[job];
         let pair = &pairs[*position];
@@ -192,10 +193,7 @@ fn compare_all(
         }
         let found = compare::compare((a_bytes, pair.a.1), (b_bytes, pair.b.1), &options.tolerance);
         pair.difference.lock().unwrap_or_else(PoisonError::into_inner).merge(&found);
-        if let Some(progress) = options.progress {
-            let bytes = (elements.len() * pair.a.1.size().max(pair.b.1.size())) as u64;
-            progress(done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);
-        }
+        meter.add((elements.len() * pair.a.1.size().max(pair.b.1.size())) as u64);
         Ok(())
     })
 }

@@ -12,12 +12,12 @@ use super::{
     plan::{Item, Step},
     target::Target,
 };
-use crate::{Entry, OnProgress, Result, State, read::runs::Overlap, workers};
+use crate::{Entry, OnProgress, Progress, Result, State, read::runs::Overlap, workers};
 
 /// What this rank holds of the tensors of a state.
 pub(super) struct Memory<'s, 'p> {
     tensors: Vec<Option<&'s mut DTensor>>,
-    progress: Option<OnProgress<'p>>,
+    progress: Option<&'p OnProgress<'p>>,
     /// Bytes that were put, and of how many.
     pub done: u64,
     total: u64,
@@ -28,7 +28,7 @@ impl<'s, 'p> Memory<'s, 'p> {
     pub(super) fn new(
         state: &'s mut State,
         targets: &[Target<'_>],
-        progress: Option<OnProgress<'p>>,
+        progress: Option<&'p OnProgress<'p>>,
     ) -> Self {
         let tensor = |(_, entry): (&str, &'s mut Entry)| match entry {
             Entry::Tensor(tensor) => Some(tensor),
@@ -173,7 +173,7 @@ impl<'s, 'p> Memory<'s, 'p> {
     pub(super) fn tell(&mut self, bytes: usize) {
         self.done += bytes as u64;
         if let Some(progress) = self.progress {
-            progress(self.done, self.total);
+            progress(Progress { done: self.done, total: self.total });
         }
     }
 }

@@ -32,8 +32,8 @@ pub struct LoadOptions<'a> {
     /// Whether names that the checkpoint does not have, or has in another shape, are left as they are and reported. By
     /// default they are an error, and nothing is loaded.
     pub partial: bool,
-    /// Called now and then with the bytes that this rank has of its tensors, and with all that it will hold.
-    pub progress: Option<OnProgress<'a>>,
+    /// Told now and then how many bytes this rank has of its tensors, of all that it will hold.
+    pub progress: Option<&'a OnProgress<'a>>,
 }
 
 impl Default for LoadOptions<'_> {

@@ -14,7 +14,7 @@ pub(crate) use assign::written_by_all;
 pub(crate) use finish::{Summary, finish};
 pub(crate) use meeting::settle;
 pub(crate) use notes::{ByNotes, SignsOfLife};
-pub use options::{Progress, ProgressFn, SaveOptions, Saved};
+pub use options::{SaveOptions, Saved};
 pub(crate) use plan::{PlannedFile, by_file, file_name};
 pub(crate) use write::{Give, Meter, write_file};
 

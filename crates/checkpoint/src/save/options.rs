@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use crate::{OnProgress, Progress};
+
 /// How to save.
 #[derive(Clone)]
 #[non_exhaustive]
@@ -9,22 +11,10 @@ pub struct SaveOptions {
     /// Whether data are on the disk before the old checkpoint is replaced. Without it a checkpoint survives that the program
     /// is killed, but not that the machine stops. On by default.
     pub sync: bool,
-    /// Called from time to time with what this rank has written. It should return soon.
-    pub progress: Option<Arc<ProgressFn>>,
+    /// Told now and then how much of its part this rank has written.
+    pub progress: Option<Arc<OnProgress<'static>>>,
     /// How long a rank that writes in the background is waited for without a sign of life from it. Ten minutes by default.
     pub patience: Duration,
-}
-
-/// What is called with the progress of a save.
-pub type ProgressFn = dyn Fn(Progress) + Send + Sync;
-
-/// How far a rank is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Bytes of tensors that this rank has written.
-    pub written: u64,
-    /// Bytes of tensors that it has to write.
-    pub total: u64,
 }
 
 /// A checkpoint that was saved.

@@ -1,16 +1,13 @@
 //! Writing one file: data are hashed and written in one pass, and the header last.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::Arc;
 
-use super::{Progress, ProgressFn};
 use crate::{
-    FileRecord, NewCheckpoint, NewFile, Result,
+    FileRecord, NewCheckpoint, NewFile, OnProgress, Result,
     formats::native_write::{FilePlan, Part},
     hash,
     hash::BlockHasher,
+    progress,
 };
 
 /// Gives the bytes of a part, in pieces. The number is its position in the list that the file was planned for.
@@ -24,28 +21,7 @@ pub(crate) type Give<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 const CALL: usize = hash::BLOCK;
 
 /// How much this rank has written.
-pub(crate) struct Meter {
-    pub written: AtomicU64,
-    pub total: u64,
-    pub tell: Option<Arc<ProgressFn>>,
-}
-
-impl Meter {
-    pub(crate) fn new(total: u64, tell: Option<Arc<ProgressFn>>) -> Meter {
-        Meter { written: AtomicU64::new(0), total, tell }
-    }
-
-    pub(crate) fn now(&self) -> Progress {
-        Progress { written: self.written.load(Ordering::Relaxed), total: self.total }
-    }
-
-    fn add(&self, bytes: usize) {
-        self.written.fetch_add(bytes as u64, Ordering::Relaxed);
-        if let Some(tell) = &self.tell {
-            tell(self.now());
-        }
-    }
-}
+pub(crate) type Meter = progress::Meter<Arc<OnProgress<'static>>>;
 
 /// Writes a file, and says what the manifest has to know of it.
 pub(crate) fn write_file(
@@ -115,7 +91,7 @@ impl Sink<'_> {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.file.write_at(self.offset, bytes)?;
         self.offset += bytes.len() as u64;
-        self.meter.add(bytes.len());
+        self.meter.add(bytes.len() as u64);
         Ok(())
     }
 

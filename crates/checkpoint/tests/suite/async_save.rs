@@ -50,7 +50,7 @@ fn what_is_changed_after_the_call_is_saved_as_it_was() {
         assert_eq!((saved.tensors, saved.bytes), (1, 35 * 8));
         assert!(saving.is_done());
         let total = saved.written;
-        assert_eq!(saving.progress(), Progress { written: total, total });
+        assert_eq!(saving.progress(), Progress { done: total, total });
         assert_eq!(saving.wait()?, saved);
         Ok(())
     });

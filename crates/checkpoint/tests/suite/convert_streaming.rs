@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use dtensor_checkpoint::{
-    Catalog, LocalFiles, Source, StoredType,
+    Catalog, LocalFiles, Progress, Source, StoredType,
     convert::{ConvertOptions, PlacementPlan, to_native, to_safetensors},
 };
 use dtensor_layout::Mesh;
@@ -60,11 +60,10 @@ fn columns_and_rows_stream_in_reads_of_some_mebibytes() {
         let source = cut(&place, shape, &rows, &columns);
         let (counted, reads) = counted(&source);
         let target = place.path("whole.safetensors");
-        let total = Mutex::new((0, 0));
-        let progress = |done, all| {
-            let mut total = total.lock().unwrap();
-            total.0 = u64::max(total.0, done);
-            total.1 = all;
+        let latest = Mutex::new(Progress::default());
+        let progress = |now: Progress| {
+            let mut latest = latest.lock().unwrap();
+            *latest = Progress { done: latest.done.max(now.done), ..now };
         };
         let options =
             ConvertOptions { threads: 2, progress: Some(&progress), ..ConvertOptions::default() };
@@ -75,7 +74,8 @@ fn columns_and_rows_stream_in_reads_of_some_mebibytes() {
         let read = reads.iter().sum::<usize>();
         assert!(read == bytes || !columns.is_empty() && read < 2 * bytes, "{read} of {bytes}");
         assert!(reads.iter().all(|&read| read <= 4 << 20), "{:?}", reads.iter().max());
-        assert_eq!(*total.lock().unwrap(), (bytes as u64, bytes as u64));
+        let (done, total) = (bytes as u64, bytes as u64);
+        assert_eq!(*latest.lock().unwrap(), Progress { done, total });
         assert!(bytes_of(&open(&target), "w") == numbered(0..shape[0], 0..shape[1], shape[1]));
     }
 }

@@ -1,7 +1,7 @@
 //! Loading into any layout and type.
 
 use dtensor::{DType, Layout, Mesh};
-use dtensor_checkpoint::{LoadOptions, State, StoredType, Value, load};
+use dtensor_checkpoint::{LoadOptions, Progress, State, StoredType, Value, load};
 use dtensor_testing::spmd;
 
 use crate::{
@@ -237,7 +237,7 @@ fn progress_ends_with_all_bytes_that_a_rank_holds() {
     spmd(2, |world| {
         let mut state = state_of(world, [(&whole, &layout)])?;
         let told = std::sync::Mutex::new(Vec::new());
-        let tell = |done: u64, total: u64| told.lock().unwrap().push((done, total));
+        let tell = |now: Progress| told.lock().unwrap().push((now.done, now.total));
         let options = LoadOptions { progress: Some(&tell), ..OPTIONS };
         load(world, &mut state, dir.path().to_str().unwrap(), &options)?;
         let told = told.into_inner().unwrap();

@@ -166,9 +166,9 @@ fn progress_ends_where_it_should() {
         Ok(told)
     });
     for (told, total) in told.iter().zip([(2 << 20) + 16, (2 << 20) + 8]) {
-        assert!(told.is_sorted_by_key(|progress| progress.written));
+        assert!(told.is_sorted_by_key(|progress| progress.done));
         assert!(told.iter().all(|progress| progress.total == total));
-        assert_eq!(told.last().unwrap().written, total);
+        assert_eq!(told.last().unwrap().done, total);
     }
 }
 

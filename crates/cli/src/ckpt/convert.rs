@@ -172,7 +172,7 @@ impl JobArgs {
         let source = agree(group.as_ref(), self.read.open(&self.source))?;
         let is_first = group.as_ref().is_none_or(|group| group.rank() == 0);
         let bar = if is_first { Bar::new("converting") } else { Bar::hidden() };
-        let progress = |done, total| bar.at(done, total);
+        let progress = |progress| bar.at(progress);
         let casts = self.dtype.iter().map(|text| text.parse::<Cast>());
         let options = ConvertOptions {
             select: self.names.selection(Some(&self.rename))?,

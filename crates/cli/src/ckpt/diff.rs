@@ -68,7 +68,7 @@ pub struct DiffArgs {
 pub fn run(args: &DiffArgs) -> Result<()> {
     let (a, b) = (args.read.open(&args.a)?, args.read.open(&args.b)?);
     let bar = Bar::new("comparing");
-    let progress = |done, total| bar.at(done, total);
+    let progress = |progress| bar.at(progress);
     let options = DiffOptions {
         select: args.names.selection(Some(&args.rename))?,
         tolerance: Tolerance { absolute: args.atol, relative: args.rtol },

@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal};
 
+use dtensor_checkpoint::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// A bar of bytes on stderr, if that is a terminal.
@@ -27,10 +28,9 @@ impl Bar {
         Bar(ProgressBar::hidden())
     }
 
-    /// Bytes that are done, and all of them.
-    pub fn at(&self, done: u64, total: u64) {
-        self.0.set_length(total);
-        self.0.set_position(done);
+    pub fn at(&self, progress: Progress) {
+        self.0.set_length(progress.total);
+        self.0.set_position(progress.done);
     }
 }
 

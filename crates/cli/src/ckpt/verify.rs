@@ -43,7 +43,7 @@ pub struct VerifyArgs {
 
 pub fn run(args: &VerifyArgs) -> Result<()> {
     let bar = Bar::new("verifying");
-    let progress = |done, total| bar.at(done, total);
+    let progress = |progress| bar.at(progress);
     let options = VerifyOptions { threads: args.threads, progress: Some(&progress) };
     let report = verify_at(&args.path, &options)?;
     drop(bar);
