@@ -104,6 +104,7 @@ mod state;
 mod stateful;
 pub mod storage;
 mod stored_type;
+mod team;
 mod value;
 mod verify;
 mod whole;

@@ -1,6 +1,13 @@
 //! Whether a checkpoint has the bytes that were written.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    io::ErrorKind,
+    ops::Range,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use dtensor_comm::Group;
+use serde_json::{Value as Json, json};
 
 use crate::{
     Catalog, Checksum, Chunk, Error, Format, MANIFEST_FILE, Manifest, OnProgress, Reader, Result,
@@ -8,7 +15,9 @@ use crate::{
     formats::{self, native},
     progress::Meter,
     read::blocks::{Blocks, READ},
-    storage, workers,
+    storage,
+    team::Team,
+    workers,
 };
 
 /// What [`verify`] found.
@@ -34,27 +43,40 @@ impl VerifyReport {
 }
 
 /// How a checkpoint is verified.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub struct VerifyOptions<'a> {
     /// Threads that read and compare; 0 is as many as the machine has.
     pub threads: usize,
-    /// Told now and then how many bytes were read.
+    /// Processes that share the work: all of them call with the same arguments, each reads some of the bytes, and all get the whole
+    /// report. None: this process alone.
+    pub group: Option<Group>,
+    /// Told now and then how many bytes were read, of those that this process reads.
     pub progress: Option<&'a OnProgress<'a>>,
 }
 
 /// Verifies the checkpoint that a path or a URL names: as [`verify`], and what keeps it from being opened is damage as well. If
 /// headers of ours are damaged, all that are so are listed; tensors are then not looked at.
 pub fn verify_at(place: &str, options: &VerifyOptions<'_>) -> Result<VerifyReport> {
-    let error = match formats::open_place(place) {
-        Ok((storage, catalog)) => return verify(&Arc::new(catalog), &storage, options),
-        Err(error) => error,
+    let team = Team::new(options.group.as_ref());
+    let opened = match formats::open_place(place) {
+        Err(error) if is_damage(&error) => Ok(Err(error)),
+        opened => opened.map(Ok),
     };
-    let damage = match is_damage(&error) {
-        true => damaged_headers(place).filter(|damage| !damage.is_empty()),
-        false => return Err(error),
-    };
-    let damage = damage.unwrap_or_else(|| vec![error]);
-    Ok(VerifyReport { files: damage.len(), damage, ..VerifyReport::default() })
+    let opened = team.agree(opened)?;
+    let mut own = Found::default();
+    if let Err(error) = &opened {
+        let damage = damaged_headers(place).filter(|damage| !damage.is_empty());
+        own.push(0, damage.unwrap_or_else(|| vec![error.clone()]));
+    }
+    // All of them should find the same, and the first who finds something speaks for all.
+    let found = team.all(own.to_bytes())?.into_iter().find(|found| !found.is_empty());
+    match (found, opened) {
+        (None, Ok((storage, catalog))) => verify(&Arc::new(catalog), &storage, options),
+        (found, _) => {
+            let damage = Found::from_bytes(&found.unwrap_or_default()).in_order();
+            Ok(VerifyReport { files: damage.len(), damage, ..VerifyReport::default() })
+        }
+    }
 }
 
 /// What is wrong with the headers of a checkpoint of ours; `None` if there is no manifest that lists them.
@@ -76,56 +98,107 @@ pub fn verify(
     storage: &Arc<dyn Storage>,
     options: &VerifyOptions<'_>,
 ) -> Result<VerifyReport> {
+    let team = Team::new(options.group.as_ref());
     let mut report = VerifyReport { files: catalog.files.len(), ..VerifyReport::default() };
+    let mut headers = Found::default();
     if catalog.format == Format::Native {
         report.files += 1;
-        match native::open(&**storage) {
-            Ok(_) => {}
-            Err(error) if is_damage(&error) => report.damage.push(error),
-            Err(error) => return Err(error),
-        }
+        team.once(|| match native::open(&**storage) {
+            Err(error) if is_damage(&error) => {
+                headers.push(0, vec![error]);
+                Ok(())
+            }
+            opened => opened.map(drop),
+        })?;
     }
     let reader = Reader::new(Arc::clone(storage), Arc::clone(catalog));
-    let work: Vec<Work<'_>> = catalog
+    let chunks = catalog
         .tensors
         .iter()
-        .flat_map(|(name, entry)| entry.chunks.iter().map(move |chunk| Work { name, entry, chunk }))
-        .filter(|work| !work.chunk.index.is_empty())
-        .collect();
+        .flat_map(|(name, entry)| entry.chunks.iter().map(move |chunk| (name, entry, chunk)))
+        .filter(|(_, _, chunk)| !chunk.index.is_empty());
     report.tensors = catalog.tensors.len();
-    let total = work.iter().map(Work::bytes).sum();
-    for work in &work {
-        match work.chunk.checksum {
-            Checksum::None => report.unverified_bytes += work.bytes(),
-            Checksum::Crc32 { .. } | Checksum::Blocks { .. } => {
-                report.verified_bytes += work.bytes()
-            }
+    let mut work = Vec::new();
+    for (name, entry, chunk) in chunks {
+        let bytes = chunk.bytes(entry.stored);
+        match chunk.checksum {
+            Checksum::None => report.unverified_bytes += bytes,
+            Checksum::Crc32 { .. } | Checksum::Blocks { .. } => report.verified_bytes += bytes,
         }
+        work.extend(Work::of(catalog, name, entry, chunk));
     }
-    let meter = Meter::new(total, options.progress);
-    report.damage.extend(find_damage(&reader, &work, options.threads, &|bytes| meter.add(bytes))?);
+    let own = team.share(work.iter().map(Work::bytes));
+    let meter = Meter::new(work[own.clone()].iter().map(Work::bytes).sum(), options.progress);
+    let found = find_damage(&reader, &work, own, options.threads, &|bytes| meter.add(bytes));
+    let mut found = team.agree(found)?;
+    found.0.extend(headers.0);
+    report.damage = Found::from_bytes(&team.all(found.to_bytes())?.concat()).in_order();
     Ok(report)
 }
 
-/// A chunk to be read.
+/// The most blocks that are looked at in one go: of a large chunk, several threads and processes look at some each.
+const BLOCKS: usize = 16;
+
+/// Something to be read.
 struct Work<'c> {
     name: &'c str,
     entry: &'c TensorEntry,
     chunk: &'c Chunk,
+    part: Part<'c>,
 }
 
-impl Work<'_> {
-    fn bytes(&self) -> u64 {
-        self.chunk.bytes(self.entry.stored)
+/// What is to be read of a chunk.
+enum Part<'c> {
+    /// Some of its blocks.
+    Blocks(Blocks<'c>, Range<usize>),
+    /// All of it, as it has one checksum, or lies otherwise than row after row.
+    Record,
+    /// Nothing: what the checkpoint says of it cannot be.
+    Nothing(Error),
+}
+
+impl<'c> Work<'c> {
+    /// All that is to be read of a chunk.
+    fn of(
+        catalog: &Catalog,
+        name: &'c str,
+        entry: &'c TensorEntry,
+        chunk: &'c Chunk,
+    ) -> Vec<Work<'c>> {
+        let by_blocks = matches!(chunk.checksum, Checksum::Blocks { .. } | Checksum::None)
+            && chunk.strides.is_none();
+        let work = |part: Part<'c>| Work { name, entry, chunk, part };
+        if !by_blocks {
+            return vec![work(Part::Record)];
+        }
+        match Blocks::of(catalog, name, entry.stored, chunk) {
+            Err(error) => vec![work(Part::Nothing(error))],
+            Ok(blocks) => (0..blocks.len())
+                .step_by(BLOCKS)
+                .map(|first| work(Part::Blocks(blocks, first..blocks.len().min(first + BLOCKS))))
+                .collect(),
+        }
     }
 
-    /// Everything that is wrong with the chunk; the first error that is no damage ends it.
+    fn bytes(&self) -> u64 {
+        match &self.part {
+            Part::Record => self.chunk.bytes(self.entry.stored),
+            Part::Nothing(_) => 0,
+            Part::Blocks(blocks, part) => {
+                let elements = part.clone().map(|block| blocks.elements(block).len());
+                (elements.sum::<usize>() * self.entry.stored.size()) as u64
+            }
+        }
+    }
+
+    /// Everything that is wrong with it; the first error that is no damage ends it.
     fn look(&self, reader: &Reader, buffer: &mut Vec<u8>, tell: &dyn Fn(u64)) -> Vec<Error> {
-        let by_blocks = matches!(self.chunk.checksum, Checksum::Blocks { .. } | Checksum::None)
-            && self.chunk.strides.is_none();
-        let looked = match by_blocks {
-            true => self.look_at_blocks(reader, buffer, tell),
-            false => reader.check_record(self.name, self.chunk).map(|()| {
+        let looked = match &self.part {
+            Part::Blocks(blocks, part) => {
+                self.look_at_blocks(reader, blocks, part.clone(), buffer, tell)
+            }
+            Part::Nothing(error) => Err(error.clone()),
+            Part::Record => reader.check_record(self.name, self.chunk).map(|()| {
                 tell(self.bytes());
                 Vec::new()
             }),
@@ -136,16 +209,17 @@ impl Work<'_> {
     fn look_at_blocks(
         &self,
         reader: &Reader,
+        blocks: &Blocks<'_>,
+        part: Range<usize>,
         buffer: &mut Vec<u8>,
         tell: &dyn Fn(u64),
     ) -> Result<Vec<Error>> {
-        let blocks = Blocks::of(reader.catalog(), self.name, self.entry.stored, self.chunk)?;
         let file = reader.file(self.chunk.file)?;
         let mut damage = Vec::new();
-        for block in 0..blocks.len() {
+        for block in part {
             let bytes = blocks.elements(block).len() * self.entry.stored.size();
             buffer.resize(bytes.max(buffer.len()), 0);
-            match reader.read_block(self.name, &*file, &blocks, block, &mut buffer[..bytes]) {
+            match reader.read_block(self.name, &*file, blocks, block, &mut buffer[..bytes]) {
                 Ok(()) => {}
                 Err(error @ Error::Damaged { .. }) => damage.push(error),
                 Err(error) => return Err(error),
@@ -156,41 +230,103 @@ impl Work<'_> {
     }
 }
 
-/// The threads look at chunks.
+/// The threads look at what is this process's `own` of the work. Found is numbered by the work, from 1 on.
 fn find_damage(
     reader: &Reader,
     work: &[Work<'_>],
+    own: Range<usize>,
     threads: usize,
     tell: &(dyn Fn(u64) + Sync),
-) -> Result<Vec<Error>> {
-    let found: Mutex<Vec<(usize, Vec<Error>)>> = Mutex::default();
+) -> Result<Found> {
+    let found: Mutex<Found> = Mutex::default();
     workers::share(
-        work.len(),
+        own.len(),
         workers::threads(threads),
         || vec![0; READ],
-        |buffer, number| {
+        |buffer, job| {
+            let number = own.start + job;
             let errors = work[number].look(reader, buffer, tell);
-            if !errors.is_empty() {
-                found.lock().unwrap_or_else(PoisonError::into_inner).push((number, errors));
-            }
+            found.lock().unwrap_or_else(PoisonError::into_inner).push(number + 1, errors);
             Ok(())
         },
     )?;
-    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-    found.sort_unstable_by_key(|(number, _)| *number);
-    let errors: Vec<Error> = found.into_iter().flat_map(|(_, errors)| errors).collect();
-    match errors.iter().find(|error| !is_damage(error)) {
-        Some(error) => Err(error.clone()),
-        None => Ok(errors),
+    let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let refusals = found.0.iter().filter(|(_, error)| !is_damage(error));
+    match refusals.min_by_key(|(number, _)| *number) {
+        Some((_, error)) => Err(error.clone()),
+        None => Ok(found),
+    }
+}
+
+/// What is wrong, by the number of what it was found in.
+#[derive(Default)]
+struct Found(Vec<(usize, Error)>);
+
+impl Found {
+    fn push(&mut self, number: usize, errors: Vec<Error>) {
+        self.0.extend(errors.into_iter().map(|error| (number, error)));
+    }
+
+    /// In the order of numbers. That a file is gone is found in all parts of it, and told once.
+    fn in_order(mut self) -> Vec<Error> {
+        self.0.sort_by_key(|(number, _)| *number);
+        let mut errors: Vec<Error> = self.0.into_iter().map(|(_, error)| error).collect();
+        errors.dedup();
+        errors
+    }
+
+    /// For other processes: a line each, so that those of several can follow each other.
+    fn to_bytes(&self) -> Vec<u8> {
+        let line = |(number, error): &(usize, Error)| {
+            let error = match error {
+                Error::Damaged { file, what, stored, computed } => {
+                    json!([file, what, stored, computed])
+                }
+                Error::Io { doing, path, kind, why } => {
+                    json!([path, why, doing, *kind == ErrorKind::NotFound, null])
+                }
+                Error::Broken { file, what } => json!([file, what]),
+                other => json!(["", other.to_string()]),
+            };
+            json!([number, error]).to_string() + "\n"
+        };
+        self.0.iter().map(line).collect::<String>().into_bytes()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Found {
+        let error = |line: &str| {
+            let (number, fields): (usize, Vec<Json>) = serde_json::from_str(line).ok()?;
+            let text = |field: &Json| field.as_str().unwrap_or_default().to_owned();
+            let error = match fields.as_slice() {
+                [file, what] => Error::broken(text(file), text(what)),
+                [file, what, stored, computed] => {
+                    let (file, what) = (text(file), text(what));
+                    Error::Damaged { file, what, stored: text(stored), computed: text(computed) }
+                }
+                [path, why, doing, is_missing, _] => Error::Io {
+                    doing: if doing == "open" { "open" } else { "read" },
+                    path: text(path),
+                    kind: match is_missing.as_bool() {
+                        Some(true) => ErrorKind::NotFound,
+                        _ => ErrorKind::UnexpectedEof,
+                    },
+                    why: text(why),
+                },
+                _ => return None,
+            };
+            Some((number, error))
+        };
+        Found(String::from_utf8_lossy(bytes).lines().filter_map(error).collect())
     }
 }
 
 /// Whether an error is about the checkpoint, and not about the way to it: files that are gone or cut off count.
 fn is_damage(error: &Error) -> bool {
-    use std::io::ErrorKind::{NotFound, UnexpectedEof};
     match error {
         Error::Damaged { .. } | Error::Broken { .. } => true,
-        Error::Io { kind, .. } => matches!(kind, NotFound | UnexpectedEof),
+        Error::Io { kind, .. } => {
+            matches!(kind, ErrorKind::NotFound | ErrorKind::UnexpectedEof)
+        }
         _ => false,
     }
 }

@@ -15,7 +15,6 @@ mod source;
 mod store_target;
 mod stream;
 mod target;
-mod team;
 
 use std::collections::BTreeMap;
 
@@ -42,7 +41,7 @@ pub struct ConvertOptions<'a> {
     /// Threads that read and write; 0 is as many as the machine has.
     pub threads: usize,
     /// Processes that share the work, on one file system: all of them call with the same arguments, and each writes some of
-    /// the files. A target of one file is written by one of them. None: this process alone.
+    /// the bytes, also where there is one file. In object stores, each writes some of the files. None: this process alone.
     pub group: Option<Group>,
     /// Told now and then how many bytes are done, of those that this process writes.
     pub progress: Option<&'a OnProgress<'a>>,

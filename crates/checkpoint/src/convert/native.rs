@@ -12,14 +12,15 @@ use super::{
     pieces::{self, TargetFile},
     stream::{Target, write_all},
     target,
-    team::Team,
 };
 use crate::{
     Error, FileRecord, Manifest, NewCheckpoint, NewFile, Result, SourceFile, StoredType,
     formats::native_write::{FilePlan, Part},
     hash,
     save::{by_file, file_name, new_id, written_by_all},
-    storage, workers,
+    storage,
+    team::Team,
+    workers,
 };
 
 /// As many ranks as there may be. What each of them writes depends on what all others do.
@@ -47,9 +48,8 @@ pub fn to_native(
     let files: Vec<TargetFile> =
         planned.iter().map(|(name, plan)| target_file(name, plan, &taken)).collect();
     let shards = Shards { new: &*new, planned: &planned, hashes: Mutex::default() };
-    let own = team.own_files(&files);
-    let written = write_all(source, &files, &own, &shards, options.threads, options.progress);
-    let files = team.agree(written).and_then(|()| shards.records(&team));
+    let written = write_all(source, &files, &shards, &team, options.threads, options.progress);
+    let files = written.and_then(|()| shards.records(&team));
     let files = files.inspect_err(|_| {
         if team.is_first() {
             new.abandon();
@@ -84,7 +84,8 @@ impl Shards<'_> {
         let own = self.hashes.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter();
         let own = own.flat_map(|(file, hash)| [file as u128, hash]).flat_map(u128::to_le_bytes);
         let mut hashes = vec![0; self.planned.len()];
-        for [file, hash] in team.all(own.collect())?.as_chunks::<16>().0.as_chunks::<2>().0 {
+        for [file, hash] in team.all(own.collect())?.concat().as_chunks::<16>().0.as_chunks::<2>().0
+        {
             hashes[u128::from_le_bytes(*file) as usize] = u128::from_le_bytes(*hash);
         }
         let record = |((name, plan), header_hash): (&(String, FilePlan), u128)| {
@@ -98,6 +99,14 @@ impl Shards<'_> {
 impl Target for Shards<'_> {
     fn create(&self, file: &TargetFile) -> Result<Box<dyn NewFile>> {
         self.new.create(&file.name, file.size)
+    }
+
+    fn shares_files(&self) -> bool {
+        self.new.shares_files()
+    }
+
+    fn join(&self, file: &TargetFile) -> Result<Box<dyn NewFile>> {
+        self.new.join(&file.name)
     }
 
     fn header(&self, file: usize, hashes: &[Vec<u128>]) -> Vec<u8> {

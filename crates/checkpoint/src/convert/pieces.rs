@@ -49,6 +49,15 @@ pub(crate) struct Piece {
     pub runs: Vec<Run>,
 }
 
+impl Piece {
+    /// Its bytes, as they are written.
+    pub(crate) fn bytes(&self, files: &[TargetFile]) -> u64 {
+        let parts = &files[self.file].parts;
+        let bytes = |run: &Run| (run.elements.len() * parts[run.part].to.size()) as u64;
+        self.runs.iter().map(bytes).sum()
+    }
+}
+
 /// Consecutive elements of a part.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Run {

@@ -10,7 +10,6 @@ use super::{
     pieces::{Part, TargetFile},
     stream::{Target, write_all},
     target::{Goal, Staging},
-    team::Team,
 };
 use crate::{
     Error, NewFile, Result, SourceFile, Value,
@@ -20,6 +19,7 @@ use crate::{
     },
     manifest::value_to_json,
     save::new_id,
+    team::Team,
 };
 
 const INDEX_FILE: &str = "model.safetensors.index.json";
@@ -65,8 +65,7 @@ pub fn to_safetensors(
     let begun = team.once(|| goal.begin(options.overwrite, &id))?;
     let staging = team.agree(begun.map_or_else(|| goal.join(&id), Ok))?;
     let whole = WholeTensors { staging: &staging, headers: &headers };
-    let own = team.own_files(&files);
-    team.agree(write_all(source, &files, &own, &whole, options.threads, options.progress))?;
+    write_all(source, &files, &whole, &team, options.threads, options.progress)?;
     team.once(|| {
         let mut names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
         if files.len() > 1 {
@@ -99,6 +98,14 @@ struct WholeTensors<'a> {
 impl Target for WholeTensors<'_> {
     fn create(&self, file: &TargetFile) -> Result<Box<dyn NewFile>> {
         self.staging.create(&file.name, file.size)
+    }
+
+    fn shares_files(&self) -> bool {
+        self.staging.shares_files()
+    }
+
+    fn join(&self, file: &TargetFile) -> Result<Box<dyn NewFile>> {
+        self.staging.join(&file.name)
     }
 
     fn header(&self, file: usize, _: &[Vec<u128>]) -> Vec<u8> {

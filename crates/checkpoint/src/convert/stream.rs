@@ -1,20 +1,29 @@
 //! Pieces from the source to the files of the target.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    ops::Range,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use super::{
     Source, numbers,
     pieces::{self, CutRule, Part, Piece, TargetFile},
 };
-use crate::{NewFile, OnProgress, Result, hash, progress::Meter, workers};
+use crate::{NewFile, OnProgress, Result, hash, progress::Meter, team::Team, workers};
 
 /// What files are written to.
 pub(super) trait Target: Sync {
     /// A new file.
     fn create(&self, file: &TargetFile) -> Result<Box<dyn NewFile>>;
+
+    /// Whether several processes may write to one file.
+    fn shares_files(&self) -> bool;
+
+    /// A file that another process has created, where several may write to one.
+    fn join(&self, file: &TargetFile) -> Result<Box<dyn NewFile>>;
 
     /// The first bytes of a file, by its position; `hashes` are those of the blocks of its parts, in order.
     fn header(&self, file: usize, hashes: &[Vec<u128>]) -> Vec<u8>;
@@ -26,18 +35,22 @@ pub(super) trait Target: Sync {
     fn hashes(&self) -> bool;
 }
 
-/// Reads, casts and writes those of the files that are this process's `own`. A file is open from its first piece to its last, so that many files are not as many
-/// at a time; the header goes into it last, when everything is known.
+/// Reads, casts and writes the files: of each piece, the process that has it in its share. The same error for all processes, or
+/// none.
+///
+/// A file is open from its first piece to its last, so that many files are not as many at a time; the header goes into it last,
+/// when everything is known. Of a file whose pieces are in several shares, the process with the first one creates it before the
+/// others open it, and writes the header when all are done.
 pub(super) fn write_all(
     source: &Source,
     files: &[TargetFile],
-    own: &[bool],
     target: &dyn Target,
+    team: &Team<'_>,
     threads: usize,
     progress: Option<&OnProgress<'_>>,
 ) -> Result<()> {
     let threads = workers::threads(threads);
-    let most = workers::piece_bytes(threads, 2);
+    let most = team.least(workers::piece_bytes(threads, 2))?;
     let rule = match target.hashes() {
         // Blocks that are hashed begin where the part does, whatever the source is cut into.
         true => CutRule { most, align: hash::BLOCK, at_chunks_of: None },
@@ -45,52 +58,133 @@ pub(super) fn write_all(
             CutRule { most, align: hash::BLOCK.min(most), at_chunks_of: Some(source.catalog()) }
         }
     };
-    let own_files = || files.iter().enumerate().filter(|(file, _)| own[*file]);
+    let numbered = files.iter().enumerate();
     let pieces: Vec<Piece> =
-        own_files().flat_map(|(file, target)| pieces::pieces(file, &target.parts, &rule)).collect();
-    let opened: Vec<Opened> = files.iter().map(Opened::new).collect();
-    for piece in &pieces {
-        opened[piece.file].left.fetch_add(1, Ordering::Relaxed);
-    }
-    for (position, file) in own_files() {
-        if opened[position].left.load(Ordering::Relaxed) == 0 {
+        numbered.flat_map(|(file, target)| pieces::pieces(file, &target.parts, &rule)).collect();
+    let own = own_pieces(files, &pieces, target, team);
+    let opened: Vec<Opened> = (0..files.len())
+        .map(|position| {
+            let first = pieces.partition_point(|piece| piece.file < position);
+            let end = pieces.partition_point(|piece| piece.file <= position);
+            Opened::new(&files[position], first..end, &own, team)
+        })
+        .collect();
+    let begun = opened.iter().zip(files).enumerate().try_for_each(|(position, (opened, file))| {
+        match (opened.is_creator, opened.is_shared, opened.left.load(Ordering::Relaxed)) {
+            (true, true, _) => opened.create(file, target),
             // Nothing but a header.
-            opened[position].finish(position, file, target)?;
+            (true, false, 0) => opened.finish(position, file, target),
+            _ => Ok(()),
         }
-    }
-    let total = own_files().flat_map(|(_, file)| &file.parts).map(Part::bytes).sum();
+    });
+    team.agree(begun)?;
+    let own = &pieces[own];
+    let total = own.iter().map(|piece| piece.bytes(files)).sum();
     let meter = Meter::new(total, progress);
-    let threads = threads.min(pieces.len()).max(1);
-    let lane = pieces.len().div_ceil(threads);
-    workers::share(lane * threads, threads, Buffers::default, |buffers, job| {
+    let threads = threads.min(own.len()).max(1);
+    let lane = own.len().div_ceil(threads);
+    let written = workers::share(lane * threads, threads, Buffers::default, |buffers, job| {
         // Each thread is somewhere else, or all would wait for the one that verifies what they are about to read.
-        let Some(piece) = pieces.get(job % threads * lane + job / threads) else { return Ok(()) };
+        let Some(piece) = own.get(job % threads * lane + job / threads) else { return Ok(()) };
         let (file, opened) = (&files[piece.file], &opened[piece.file]);
         buffers.fill(source, file, piece)?;
         opened.write(file, target, piece, &buffers.bytes)?;
         if opened.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            opened.finish(piece.file, file, target)?;
+            match opened.is_shared {
+                true => opened.close()?,
+                false => opened.finish(piece.file, file, target)?,
+            }
         }
         meter.add(buffers.bytes.len() as u64);
         Ok(())
-    })
+    });
+    team.agree(written)?;
+    if target.hashes() {
+        exchange_hashes(&opened, team)?;
+    }
+    let joint = opened.iter().zip(files).enumerate();
+    let mut joint = joint.filter(|(_, (opened, _))| opened.is_shared && opened.is_creator);
+    team.agree(
+        joint.try_for_each(|(position, (opened, file))| opened.finish(position, file, target)),
+    )
+}
+
+/// The positions of the pieces that this process writes.
+fn own_pieces(
+    files: &[TargetFile],
+    pieces: &[Piece],
+    target: &dyn Target,
+    team: &Team<'_>,
+) -> Range<usize> {
+    if target.shares_files() {
+        return team.share(pieces.iter().map(|piece| piece.bytes(files)));
+    }
+    let bytes = |file: &TargetFile| file.parts.iter().map(Part::bytes).sum();
+    let own = team.share(files.iter().map(bytes));
+    let first = |file: usize| pieces.partition_point(|piece| piece.file < file);
+    first(own.start)..first(own.end)
+}
+
+/// The processes tell each other the hashes of files that they share.
+fn exchange_hashes(opened: &[Opened], team: &Team<'_>) -> Result<()> {
+    let mut own = Vec::new();
+    for (file, opened) in opened.iter().enumerate().filter(|(_, opened)| opened.is_shared) {
+        let hashes = opened.hashes.lock().unwrap_or_else(PoisonError::into_inner);
+        for (part, hashes) in hashes.iter().enumerate() {
+            for (block, &hash) in hashes.iter().enumerate().filter(|(_, hash)| **hash != 0) {
+                let record = [file as u128, part as u128, block as u128, hash];
+                own.extend(record.iter().flat_map(|number| number.to_le_bytes()));
+            }
+        }
+    }
+    for record in team.all(own)?.concat().as_chunks::<16>().0.as_chunks::<4>().0 {
+        let [file, part, block, hash] = record.map(u128::from_le_bytes);
+        let Some(opened) = opened.get(file as usize) else { continue };
+        let mut hashes = opened.hashes.lock().unwrap_or_else(PoisonError::into_inner);
+        let blocks = hashes.get_mut(part as usize);
+        if let Some(place) = blocks.and_then(|blocks| blocks.get_mut(block as usize)) {
+            *place = hash;
+        }
+    }
+    Ok(())
 }
 
 /// A file that is being written.
 struct Opened {
-    /// From the first piece on.
+    /// From the first piece of this process on.
     file: Mutex<Option<Box<dyn NewFile>>>,
-    /// Pieces that are not written yet.
+    /// Pieces that this process has not written yet.
     left: AtomicUsize,
+    /// Whether other processes write to it as well.
+    is_shared: bool,
+    /// Whether this process creates it, and writes its header.
+    is_creator: bool,
     /// Of the blocks of each part.
     hashes: Mutex<Vec<Vec<u128>>>,
 }
 
 impl Opened {
-    fn new(file: &TargetFile) -> Opened {
+    /// For a file of these `pieces`, by a process that has its `own`.
+    fn new(file: &TargetFile, pieces: Range<usize>, own: &Range<usize>, team: &Team<'_>) -> Opened {
         let none = |part: &Part| vec![0; hash::n_blocks(part.bytes())];
         let hashes = Mutex::new(file.parts.iter().map(none).collect());
-        Opened { file: Mutex::default(), left: AtomicUsize::new(0), hashes }
+        let common = pieces.start.max(own.start)..pieces.end.min(own.end);
+        Opened {
+            file: Mutex::default(),
+            left: AtomicUsize::new(common.len()),
+            is_shared: !common.is_empty() && common != pieces,
+            is_creator: match pieces.is_empty() {
+                true => team.is_first(),
+                false => common.start == pieces.start && !common.is_empty(),
+            },
+            hashes,
+        }
+    }
+
+    fn create(&self, file: &TargetFile, target: &dyn Target) -> Result<()> {
+        let new = target.create(file)?;
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = Some(new);
+        Ok(())
     }
 
     fn write(
@@ -122,10 +216,15 @@ impl Opened {
         let hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
         let header = target.header(position, &hashes);
         self.write_at(file, target, 0, &header)?;
-        let opened = self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
-        opened.map_or(Ok(()), NewFile::finish)?;
+        self.close()?;
         target.finished(position, &header);
         Ok(())
+    }
+
+    /// Brings to disk what this process has written.
+    fn close(&self) -> Result<()> {
+        let opened = self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
+        opened.map_or(Ok(()), NewFile::finish)
     }
 
     /// Writes to the file, which the first who comes opens.
@@ -137,9 +236,10 @@ impl Opened {
         bytes: &[u8],
     ) -> Result<()> {
         let mut opened = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = match &mut *opened {
-            Some(new) => new,
-            none => none.insert(target.create(file)?),
+        let new = match (&mut *opened, self.is_shared) {
+            (Some(new), _) => new,
+            (none, true) => none.insert(target.join(file)?),
+            (none, false) => none.insert(target.create(file)?),
         };
         match new.shared() {
             Some(shared) => {
@@ -237,6 +337,14 @@ mod tests {
             Ok(Box::new(PairedFile(Arc::clone(self))))
         }
 
+        fn shares_files(&self) -> bool {
+            true
+        }
+
+        fn join(&self, file: &TargetFile) -> Result<Box<dyn NewFile>> {
+            self.create(file)
+        }
+
         fn header(&self, _: usize, _: &[Vec<u128>]) -> Vec<u8> {
             Vec::new()
         }
@@ -251,7 +359,8 @@ mod tests {
     #[test]
     fn two_threads_write_to_one_file_at_the_same_time() {
         let file = TargetFile { name: "one".into(), size: 2, parts: Vec::new() };
-        let (opened, target) = (Opened::new(&file), Arc::new(InPairs::default()));
+        let opened = Opened::new(&file, 0..2, &(0..2), &Team::new(None));
+        let target = Arc::new(InPairs::default());
         thread::scope(|scope| {
             for offset in 0..2 {
                 let (opened, file, target) = (&opened, &file, &target);

@@ -8,6 +8,8 @@ use std::{
 use super::Source;
 #[cfg(feature = "object-store")]
 use super::store_target::StoreStaging;
+#[cfg(feature = "object-store")]
+use crate::storage::one_writer;
 use crate::{
     Error, MANIFEST_FILE, NewFile, Result,
     storage::{
@@ -111,6 +113,24 @@ impl Staging {
         }
     }
 
+    /// Whether several processes may write to one file.
+    pub(super) fn shares_files(&self) -> bool {
+        match self {
+            Staging::Local(_) => true,
+            #[cfg(feature = "object-store")]
+            Staging::Store(_) => false,
+        }
+    }
+
+    /// A file that another process has created, where several may write to one.
+    pub(super) fn join(&self, name: &str) -> Result<Box<dyn NewFile>> {
+        match self {
+            Staging::Local(directory) => directory.join(name),
+            #[cfg(feature = "object-store")]
+            Staging::Store(_) => Err(one_writer(name)),
+        }
+    }
+
     /// Puts everything in its place, when all processes have written their files. One of them calls it.
     pub(super) fn commit(&self, files: &[&str]) -> Result<()> {
         match self {
@@ -172,6 +192,10 @@ impl Directory {
 
     fn create(&self, name: &str) -> Result<Box<dyn NewFile>> {
         Ok(Box::new(LocalNewFile::create(self.partial.join(name), true)?))
+    }
+
+    fn join(&self, name: &str) -> Result<Box<dyn NewFile>> {
+        Ok(Box::new(LocalNewFile::join(self.partial.join(name), true)?))
     }
 
     /// Puts everything in its place; where that is a file, the one of this name.

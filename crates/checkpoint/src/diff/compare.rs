@@ -37,6 +37,29 @@ impl Difference {
         self.max_relative = self.max_relative.max(other.max_relative);
     }
 
+    /// For other processes.
+    pub(super) fn to_bytes(&self) -> [u8; 32] {
+        let Difference { beyond, nan_in_one, max_absolute, max_relative } = self;
+        let mut bytes = [0; 32];
+        let numbers = [*beyond, *nan_in_one, max_absolute.to_bits(), max_relative.to_bits()];
+        for (place, number) in bytes.as_chunks_mut().0.iter_mut().zip(numbers) {
+            *place = number.to_le_bytes();
+        }
+        bytes
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8; 32]) -> Difference {
+        let number = |index: usize| {
+            bytes.as_chunks().0.get(index).map_or(0, |bytes| u64::from_le_bytes(*bytes))
+        };
+        Difference {
+            beyond: number(0),
+            nan_in_one: number(1),
+            max_absolute: f64::from_bits(number(2)),
+            max_relative: f64::from_bits(number(3)),
+        }
+    }
+
     fn add(&mut self, absolute: f64, larger: f64, tolerance: &Tolerance) {
         // Infinity minus a number, divided by infinity: as far apart as can be.
         let relative = if absolute.is_infinite() { 1.0 } else { absolute / larger };

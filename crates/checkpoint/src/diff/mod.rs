@@ -4,16 +4,18 @@ mod compare;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Range,
     sync::{Mutex, PoisonError},
 };
 
 pub use compare::{Difference, Tolerance};
 
+use dtensor_comm::Group;
 use dtensor_layout::IndexBox;
 
 use crate::{
     OnProgress, Result, Selection, Source, StoredType, Value, convert::pieces, progress::Meter,
-    workers,
+    team::Team, workers,
 };
 
 /// What counts as a difference.
@@ -27,7 +29,10 @@ pub struct DiffOptions<'a> {
     pub ignore_types: bool,
     /// Threads that read and compare; 0 is as many as the machine has.
     pub threads: usize,
-    /// Told now and then how many bytes are done.
+    /// Processes that share the work: all of them call with the same arguments, each compares some of the elements, and all get the
+    /// whole result. None: this process alone.
+    pub group: Option<Group>,
+    /// Told now and then how many bytes are done, of those that this process compares.
     pub progress: Option<&'a OnProgress<'a>>,
 }
 
@@ -103,6 +108,38 @@ impl Diff {
 ///
 /// Elements are read piece by piece, so that checkpoints may be larger than memory.
 pub fn diff(a: &Source, b: &Source, options: &DiffOptions<'_>) -> Result<Diff> {
+    let team = Team::new(options.group.as_ref());
+    let (mut diff, pairs) = team.agree(pairs(a, b, options))?;
+    compare_all(a, b, &pairs, &team, options)?;
+    let found: Vec<Difference> = pairs
+        .iter()
+        .map(|pair| *pair.difference.lock().unwrap_or_else(PoisonError::into_inner))
+        .collect();
+    for (pair, difference) in pairs.iter().zip(merged(&found, &team)?) {
+        if let Some(tensor) = diff.tensors.get_mut(&pair.name) {
+            tensor.difference = Some(difference);
+        }
+    }
+    Ok(diff)
+}
+
+/// What all processes have found, pair by pair.
+fn merged(own: &[Difference], team: &Team<'_>) -> Result<Vec<Difference>> {
+    let mut all = vec![Difference::default(); own.len()];
+    for found in team.all(own.iter().flat_map(Difference::to_bytes).collect())? {
+        for (all, bytes) in all.iter_mut().zip(found.as_chunks().0) {
+            all.merge(&Difference::from_bytes(bytes));
+        }
+    }
+    Ok(all)
+}
+
+/// What can be said without reading elements, and the tensors whose elements are to be compared.
+fn pairs<'n>(
+    a: &'n Source,
+    b: &'n Source,
+    options: &DiffOptions<'_>,
+) -> Result<(Diff, Vec<Pair<'n>>)> {
     options.select.check(a.names().chain(b.names()))?;
     let b_select = Selection { rename: Vec::new(), ..options.select.clone() };
     let a_names = options.select.apply(a.names())?;
@@ -140,14 +177,7 @@ pub fn diff(a: &Source, b: &Source, options: &DiffOptions<'_>) -> Result<Diff> {
                 .insert(name.clone(), TensorDiff { a: a_info, b: b_info, difference: None });
         }
     }
-    compare_all(a, b, &pairs, options)?;
-    for pair in pairs {
-        if let Some(tensor) = diff.tensors.get_mut(&pair.name) {
-            tensor.difference =
-                Some(pair.difference.into_inner().unwrap_or_else(PoisonError::into_inner));
-        }
-    }
-    Ok(diff)
+    Ok((diff, pairs))
 }
 
 /// A tensor that is on both sides with one shape: its name, and what each side calls it and stores.
@@ -159,43 +189,55 @@ struct Pair<'n> {
     difference: Mutex<Difference>,
 }
 
+impl Pair<'_> {
+    /// Bytes of an element, in the larger of both types.
+    fn element_bytes(&self) -> usize {
+        self.a.1.size().max(self.b.1.size())
+    }
+}
+
 fn compare_all(
     a: &Source,
     b: &Source,
     pairs: &[Pair<'_>],
+    team: &Team<'_>,
     options: &DiffOptions<'_>,
 ) -> Result<()> {
     let threads = workers::threads(options.threads);
     // Two buffers for each thread.
-    let most = workers::piece_bytes(threads, 2);
+    let most = team.least(workers::piece_bytes(threads, 2))?;
     let mut jobs = Vec::new();
-    let mut total = 0;
     for (position, pair) in pairs.iter().enumerate() {
         let index = IndexBox::whole(&pair.shape);
-        let size = pair.a.1.size().max(pair.b.1.size());
-        total += (index.numel() * size) as u64;
-        let step = most / size;
+        let step = most / pair.element_bytes();
         for start in (0..index.numel()).step_by(step) {
             jobs.push((position, start..index.numel().min(start + step)));
         }
     }
-    let meter = Meter::new(total, options.progress);
-    workers::share(jobs.len(), threads, Default::default, |buffers: &mut [Vec<u8>; 2], job| {
-        let (position, elements) = &jobs[job];
-        let pair = &pairs[*position];
-        let index = IndexBox::whole(&pair.shape);
-        let [a_bytes, b_bytes] = buffers;
-        for (source, (name, stored), bytes) in
-            [(a, pair.a, &mut *a_bytes), (b, pair.b, &mut *b_bytes)]
-        {
-            bytes.resize(elements.len() * stored.size(), 0);
-            source.read(name, &pieces::boxes(&index, elements.clone()), bytes)?;
-        }
-        let found = compare::compare((a_bytes, pair.a.1), (b_bytes, pair.b.1), &options.tolerance);
-        pair.difference.lock().unwrap_or_else(PoisonError::into_inner).merge(&found);
-        meter.add((elements.len() * pair.a.1.size().max(pair.b.1.size())) as u64);
-        Ok(())
-    })
+    let bytes = |(position, elements): &(usize, Range<usize>)| {
+        (elements.len() * pairs[*position].element_bytes()) as u64
+    };
+    let own = &jobs[team.share(jobs.iter().map(bytes))];
+    let meter = Meter::new(own.iter().map(bytes).sum(), options.progress);
+    let compared =
+        workers::share(own.len(), threads, Default::default, |buffers: &mut [Vec<u8>; 2], job| {
+            let (position, elements) = &own[job];
+            let pair = &pairs[*position];
+            let index = IndexBox::whole(&pair.shape);
+            let [a_bytes, b_bytes] = buffers;
+            for (source, (name, stored), bytes) in
+                [(a, pair.a, &mut *a_bytes), (b, pair.b, &mut *b_bytes)]
+            {
+                bytes.resize(elements.len() * stored.size(), 0);
+                source.read(name, &pieces::boxes(&index, elements.clone()), bytes)?;
+            }
+            let found =
+                compare::compare((a_bytes, pair.a.1), (b_bytes, pair.b.1), &options.tolerance);
+            pair.difference.lock().unwrap_or_else(PoisonError::into_inner).merge(&found);
+            meter.add(bytes(&own[job]));
+            Ok(())
+        });
+    team.agree(compared)
 }
 
 /// NaN is the same as NaN.

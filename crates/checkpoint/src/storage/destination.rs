@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::Result;
+use crate::{Error, Result};
 
 /// A place for a checkpoint. What is there is replaced in one step, once the new one is complete.
 pub trait Destination: Send + Sync {
@@ -28,6 +28,17 @@ pub trait NewCheckpoint: Send + Sync {
 
     /// A new file of this size.
     fn create(&self, name: &str, size: u64) -> Result<Box<dyn NewFile>>;
+
+    /// Whether several processes may write to one file, each to places of its own. One of them creates it, the others
+    /// [`join`](NewCheckpoint::join).
+    fn shares_files(&self) -> bool {
+        false
+    }
+
+    /// A file that another process has created, where several may write to one.
+    fn join(&self, name: &str) -> Result<Box<dyn NewFile>> {
+        Err(one_writer(name))
+    }
 
     /// Removes a file that this rank could not finish, if it is there: where a disk is full, others then can say so.
     fn discard(&self, name: &str);
@@ -82,4 +93,13 @@ pub trait NewFile: Send {
 pub trait WriteAt: Send + Sync {
     /// Writes bytes to their place.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()>;
+}
+
+/// For files that only the process which creates them can write.
+pub(crate) fn one_writer(file: &str) -> Error {
+    Error::Unsupported {
+        what: "writing with several processes to one file".into(),
+        place: file.to_owned(),
+        way_out: "let one process write it",
+    }
 }

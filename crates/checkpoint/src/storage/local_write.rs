@@ -60,6 +60,14 @@ impl NewCheckpoint for NewDirectory {
         Ok(Box::new(LocalNewFile::create(self.partial.join(name), self.sync)?))
     }
 
+    fn shares_files(&self) -> bool {
+        true
+    }
+
+    fn join(&self, name: &str) -> Result<Box<dyn NewFile>> {
+        Ok(Box::new(LocalNewFile::join(self.partial.join(name), self.sync)?))
+    }
+
     fn discard(&self, name: &str) {
         let _ = fs::remove_file(self.partial.join(name));
     }
@@ -169,8 +177,19 @@ struct Writer {
 impl LocalNewFile {
     pub(crate) fn create(path: PathBuf, sync: bool) -> Result<LocalNewFile> {
         let file = File::create_new(&path).map_err(failed("create", &path))?;
+        Ok(LocalNewFile::of(path, file, sync))
+    }
+
+    /// One that another process has created. Opened for writing alone: a network file system would otherwise read a whole page
+    /// around bytes that are written, and write back what the others have put there since.
+    pub(crate) fn join(path: PathBuf, sync: bool) -> Result<LocalNewFile> {
+        let file = File::options().write(true).open(&path).map_err(failed("open", &path))?;
+        Ok(LocalNewFile::of(path, file, sync))
+    }
+
+    fn of(path: PathBuf, file: File, sync: bool) -> LocalNewFile {
         let file = WriteBehind::new(file, write_behind::EVERY);
-        Ok(LocalNewFile(Arc::new(Writer { path, file, sync })))
+        LocalNewFile(Arc::new(Writer { path, file, sync }))
     }
 }
 

@@ -16,6 +16,8 @@ pub use local::LocalFiles;
 #[cfg(feature = "object-store")]
 pub use object::ObjectFiles;
 
+#[cfg(feature = "object-store")]
+pub(crate) use destination::one_writer;
 pub(crate) use local_write::LocalNewFile;
 pub(crate) use shelf::{Shelf, shelf};
 

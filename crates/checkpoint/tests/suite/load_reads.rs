@@ -140,7 +140,7 @@ fn verifying_reads_every_byte_and_lists_all_damage() {
     let catalog = Arc::new(Catalog::open(&files).unwrap());
     let look = |files: Files| {
         let files: Arc<dyn Storage> = Arc::new(files);
-        verify(&catalog, &files, &VerifyOptions { threads: 2, progress: None }).unwrap()
+        verify(&catalog, &files, &VerifyOptions { threads: 2, ..VerifyOptions::default() }).unwrap()
     };
     let before = files.counts.bytes.load(Relaxed);
     let report = look(files.clone());

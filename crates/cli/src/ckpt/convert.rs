@@ -20,7 +20,7 @@ use crate::{
 };
 
 use super::{
-    ReadArgs, agree,
+    ReadArgs, agree, is_first,
     names::{NamesArgs, RenameArgs},
     progress::Bar,
 };
@@ -170,7 +170,7 @@ impl JobArgs {
         ) -> CheckpointResult<Converted>,
     ) -> Result<()> {
         let source = agree(group.as_ref(), self.read.open(&self.source))?;
-        let is_first = group.as_ref().is_none_or(|group| group.rank() == 0);
+        let is_first = is_first(group.as_ref());
         let bar = if is_first { Bar::new("converting") } else { Bar::hidden() };
         let progress = |progress| bar.at(progress);
         let casts = self.dtype.iter().map(|text| text.parse::<Cast>());

@@ -2,6 +2,7 @@ use clap::Args;
 use dtensor_checkpoint::{
     Diff, DiffOptions, TensorDiff, TensorInfo, Tolerance, Value, Verdict, diff,
 };
+use dtensor_comm::Group;
 use dtensor_picture::{
     Align, Table,
     units::{count, grouped},
@@ -14,7 +15,7 @@ use crate::{
 };
 
 use super::{
-    ReadArgs,
+    ReadArgs, agree, is_first,
     names::{NamesArgs, RenameArgs, dtype, parts, printable, value_json, value_text},
     progress::Bar,
 };
@@ -29,8 +30,7 @@ Examples:
     dtensor ckpt diff checkpoint model.safetensors --only \"*.weight\" --all --json
 
 Names of the first checkpoint are changed by --rename before they are compared. Numbers are equal if they differ by \
-at most --atol, or by at most --rtol times the larger of both. NaN is equal to NaN. Under mpirun the first process does it \
-alone, with its threads.
+at most --atol, or by at most --rtol times the larger of both. NaN is equal to NaN.
 
 Exit codes: 0 no difference, 1 there is one, or something went wrong.";
 
@@ -65,19 +65,25 @@ pub struct DiffArgs {
     read: ReadArgs,
 }
 
-pub fn run(args: &DiffArgs) -> Result<()> {
-    let (a, b) = (args.read.open(&args.a)?, args.read.open(&args.b)?);
-    let bar = Bar::new("comparing");
+pub fn run(args: &DiffArgs, group: Option<Group>) -> Result<()> {
+    let is_first = is_first(group.as_ref());
+    let open = |path: &str| agree(group.as_ref(), args.read.open(path));
+    let (a, b) = (open(&args.a)?, open(&args.b)?);
+    let bar = if is_first { Bar::new("comparing") } else { Bar::hidden() };
     let progress = |progress| bar.at(progress);
     let options = DiffOptions {
         select: args.names.selection(Some(&args.rename))?,
         tolerance: Tolerance { absolute: args.atol, relative: args.rtol },
         ignore_types: args.ignore_dtype,
         threads: args.read.threads,
+        group,
         progress: Some(&progress),
     };
     let found = diff(&a, &b, &options)?;
     drop(bar);
+    if !is_first {
+        return Ok(());
+    }
     let mut out = Out::new();
     match args.json {
         true => out.json(&json(&found, args))?,

@@ -24,8 +24,8 @@ no Python, runs nothing that a file says, and keeps no more than some MiB in mem
 
 In patterns of names, `*` stands for any text, dots included.
 
-Under mpirun (build with --features mpi), processes that see the same file system share the files that convert, consolidate \
-and reshard write; everything else is done by the first of them.";
+Under mpirun (build with --features mpi), processes that see the same file system share the work of everything but inspect: \
+each reads, compares or writes some of the bytes, also of one file. The first of them speaks for all.";
 
 /// Processes wait for each other as long as a conversion of any size takes.
 const PATIENCE: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -67,17 +67,22 @@ pub fn run(args: CkptArgs) -> Result<()> {
 impl Task {
     /// Does it, or this process's part of what a group shares.
     fn run(&self, group: Option<Group>) -> Result<()> {
-        let is_first = group.as_ref().is_none_or(|group| group.rank() == 0);
+        let is_first = is_first(group.as_ref());
         match self {
             Task::Convert(args) => convert::run(args, group),
             Task::Consolidate(args) => convert::consolidate(args, group),
             Task::Reshard(args) => convert::reshard(args, group),
-            _ if !is_first => Ok(()),
+            Task::Verify(args) => verify::run(args, group),
+            Task::Diff(args) => diff::run(args, group),
+            Task::Inspect(_) if !is_first => Ok(()),
             Task::Inspect(args) => inspect::run(args),
-            Task::Verify(args) => verify::run(args),
-            Task::Diff(args) => diff::run(args),
         }
     }
+}
+
+/// Whether this process speaks for all.
+fn is_first(group: Option<&Group>) -> bool {
+    group.is_none_or(|group| group.rank() == 0)
 }
 
 /// What is an error for one process is the same error for all of them: that of the first which has one. Processes that prepare

@@ -1,5 +1,6 @@
 use clap::Args;
 use dtensor_checkpoint::{VerifyOptions, verify_at};
+use dtensor_comm::Group;
 use dtensor_picture::units::{bytes, count};
 use serde_json::json;
 
@@ -8,7 +9,7 @@ use crate::{
     output::Out,
 };
 
-use super::{names::printable, progress::Bar};
+use super::{is_first, names::printable, progress::Bar};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,7 +18,7 @@ Examples:
 
 What dtensor saves has checksums of everything. Files of PyTorch have checksums of their tensors (torch.save and \
 .distcp), or none (safetensors): of those it is told how much could be read, and not compared. If the headers cannot be \
-believed, that is told, and nothing else is looked at. Under mpirun the first process does it alone, with its threads.
+believed, that is told, and nothing else is looked at.
 
 Exit codes: 0 nothing is wrong, 1 something is.";
 
@@ -41,12 +42,16 @@ pub struct VerifyArgs {
     json: bool,
 }
 
-pub fn run(args: &VerifyArgs) -> Result<()> {
-    let bar = Bar::new("verifying");
+pub fn run(args: &VerifyArgs, group: Option<Group>) -> Result<()> {
+    let is_first = is_first(group.as_ref());
+    let bar = if is_first { Bar::new("verifying") } else { Bar::hidden() };
     let progress = |progress| bar.at(progress);
-    let options = VerifyOptions { threads: args.threads, progress: Some(&progress) };
+    let options = VerifyOptions { threads: args.threads, group, progress: Some(&progress) };
     let report = verify_at(&args.path, &options)?;
     drop(bar);
+    if !is_first {
+        return Ok(());
+    }
     let damage: Vec<String> = report.damage.iter().map(ToString::to_string).collect();
     let mut out = Out::new();
     if args.json {
