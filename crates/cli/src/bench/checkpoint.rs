@@ -32,7 +32,7 @@ Examples:
 Cases: 16 tensors of SIZE x SIZE f32, cut in rows, are saved with and without fsync (nosync), in the background (async: until \
 the call returns, until everything is written), and loaded into the same layout (S0), cut in columns (S1), and on one rank \
 (world1); small_N are N tensors of 16,384 elements. hf_sharded is what dtensor saves, by PyTorch's name for this kind of \
-files. dcp is the checkpoint of --classic: loaded, and converted to one file. Checksums are written and verified. `raw` \
+files; hf_consolidated is the same made into one file of whole tensors afterwards, and that file loaded. dcp is the checkpoint of --classic: loaded, and converted to one file. Checksums are written and verified. `raw` \
 writes or reads the same bytes to and from one file per rank and nothing else. `cold`: the files' pages were dropped from memory \
 first (there are no such cases on file systems that live there). A sample is the time of the slowest rank; every result is \
 checked. extra_mib is what a process had at the most during a call beyond what it had before. Under mpirun there are no cases \

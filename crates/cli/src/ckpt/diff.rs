@@ -30,7 +30,8 @@ Examples:
     dtensor ckpt diff checkpoint model.safetensors --only \"*.weight\" --all --json
 
 Names of the first checkpoint are changed by --rename before they are compared. Numbers are equal if they differ by \
-at most --atol, or by at most --rtol times the larger of both. NaN is equal to NaN.
+at most --atol, or by at most --rtol times the larger of both. NaN is equal to NaN. Under mpirun \
+the processes share the work.
 
 Exit codes: 0 no difference, 1 there is one, or something went wrong.";
 

@@ -18,7 +18,7 @@ Examples:
 
 What dtensor saves has checksums of everything. Files of PyTorch have checksums of their tensors (torch.save and \
 .distcp), or none (safetensors): of those it is told how much could be read, and not compared. If the headers cannot be \
-believed, that is told, and nothing else is looked at.
+believed, that is told, and nothing else is looked at. Under mpirun the processes share the work.
 
 Exit codes: 0 nothing is wrong, 1 something is.";
 

@@ -196,7 +196,12 @@ fn checkpoint_has_a_line_for_every_case_and_leaves_nothing() {
             cases.push((1, format!("load {kind} world1 {cache}")));
         }
     }
-    cases.extend(caches.iter().map(|cache| (3, format!("load hf_sharded S1 {cache}"))));
+    cases.push((3, "save hf_consolidated".to_owned()));
+    for cache in caches {
+        cases.push((3, format!("load hf_sharded S1 {cache}")));
+        cases.extend(["S0", "S1"].map(|cut| (3, format!("load hf_consolidated {cut} {cache}"))));
+        cases.push((1, format!("load hf_consolidated world1 {cache}")));
+    }
     cases.extend(["save async_returns", "save async_written"].map(|case| (3, case.to_owned())));
     for (world, case) in &cases {
         let found = lines.iter().find(|line| line["case"] == **case);
@@ -220,7 +225,29 @@ fn checkpoint_has_a_line_for_every_case_and_leaves_nothing() {
 fn checkpoint_loads_and_converts_what_pytorch_has_saved() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().to_str().unwrap();
-    // It has other tensors than those that are measured, and that is said.
+    let classic = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/bench/dcp");
+    let args = format!(
+        "bench checkpoint --size 6 --small 1 --ranks 3 --rounds 1 --json --dir {place} --classic {classic}"
+    );
+    let lines = json_lines(&dtensor(&args.split(' ').collect::<Vec<_>>()).ok());
+    let mut cases = ["load dcp S0", "load dcp S1"].map(|case| (3, case)).to_vec();
+    cases.extend(["load dcp world1", "convert raw", "convert dcp"].map(|case| (1, case)));
+    for (world, case) in cases {
+        let case = format!("{case} warm");
+        let found = lines.iter().find(|line| line["case"] == *case);
+        let line = found.unwrap_or_else(|| panic!("no {case}"));
+        assert_eq!(line["world"], world, "{line}");
+        assert!(line["min_s"].is_number() && line["GBps"].is_number(), "{line}");
+        let written = line["file_bytes"].as_u64().is_some_and(|bytes| bytes >= 16 * 6 * 6 * 4);
+        assert_eq!(written, case == "convert dcp warm", "{line}");
+    }
+    assert_eq!(std::fs::read_dir(place).unwrap().count(), 0);
+}
+
+#[test]
+fn checkpoint_refuses_what_pytorch_has_saved_of_other_tensors() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_str().unwrap();
     let classic = concat!(env!("CARGO_MANIFEST_DIR"), "/../checkpoint/tests/golden/four_ranks/dcp");
     let args = format!(
         "bench checkpoint --size 8 --small 1 --ranks 1 --rounds 1 --dir {place} --classic {classic}"

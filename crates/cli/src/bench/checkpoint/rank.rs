@@ -46,6 +46,9 @@ pub struct Setting<'a> {
     pub progress: &'a Progress,
 }
 
+/// PyTorch's name for a save that is made into files of whole tensors.
+const CONSOLIDATED: &str = "hf_consolidated";
+
 /// One rank's part of a round.
 pub struct Rank<'a> {
     world: &'a World,
@@ -73,6 +76,7 @@ impl<'a> Rank<'a> {
         self.bytes = (N_TENSORS * self.setting.size * self.setting.size * 4) as u64;
         let state = self.large(Shard(0), saved)?;
         self.saves(&state, "")?;
+        self.save_and_consolidate(&state)?;
         self.save_behind(&state)?;
         drop(state);
         for (name, placement) in [("S0", Shard(0)), ("S1", Shard(1))] {
@@ -83,12 +87,9 @@ impl<'a> Rank<'a> {
                     let case = format!("load raw S0 {cache}");
                     self.load_raw(&mut state, &want, "raw", self.own_file("raw"), case, cache)?;
                 }
-                let case = format!("load hf_sharded {name} {cache}");
-                let path = self.place("hf_sharded");
-                self.load(&mut state, &want, &path, case, cache)?;
-                if let Some(classic) = self.setting.classic {
-                    let case = format!("load dcp {name} {cache}");
-                    self.load(&mut state, &want, classic, case, cache)?;
+                for (kind, path) in self.kinds() {
+                    let case = format!("load {kind} {name} {cache}");
+                    self.load(&mut state, &want, &path, case, cache)?;
                 }
             }
         }
@@ -103,12 +104,9 @@ impl<'a> Rank<'a> {
             let files = (0..self.setting.ranks).map(|rank| self.raw_file("raw", rank)).collect();
             let case = format!("load raw world1 {cache}");
             self.load_raw(&mut state, &want, "raw", files, case, cache)?;
-            let case = format!("load hf_sharded world1 {cache}");
-            let path = self.place("hf_sharded");
-            self.load(&mut state, &want, &path, case, cache)?;
-            if let Some(classic) = self.setting.classic {
-                let case = format!("load dcp world1 {cache}");
-                self.load(&mut state, &want, classic, case, cache)?;
+            for (kind, path) in self.kinds() {
+                let case = format!("load {kind} world1 {cache}");
+                self.load(&mut state, &want, &path, case, cache)?;
             }
         }
         if let Some(classic) = self.setting.classic {
@@ -163,6 +161,27 @@ impl<'a> Rank<'a> {
             }
         }
         Ok(())
+    }
+
+    /// A save, and then the whole tensors in one file, which all ranks write.
+    fn save_and_consolidate(&mut self, state: &State) -> Outcome<()> {
+        self.wipe(CONSOLIDATED)?;
+        let sharded = self.place(CONSOLIDATED);
+        let (from, to) = (sharded.display().to_string(), self.consolidated().display().to_string());
+        let world = self.world;
+        self.time(format!("save {CONSOLIDATED}"), || {
+            save(world, state, &from, &SaveOptions::default())?;
+            // Ranks that are threads are enough of them.
+            let options =
+                ConvertOptions { threads: 1, group: Some(world.group()), ..Default::default() };
+            to_safetensors(&Source::open(&from)?, &to, &options).map(drop)
+        })?;
+        self.note_files(CONSOLIDATED);
+        world.group().barrier()?;
+        if world.rank() == 0 {
+            let _ = fs::remove_dir_all(&sharded);
+        }
+        Ok(world.group().barrier()?)
     }
 
     /// In the background: until the program may go on, and until it is written.
@@ -274,6 +293,18 @@ impl<'a> Rank<'a> {
             state.insert(format!("layer.{k}.weight"), tensor)?;
         }
         Ok(state)
+    }
+
+    /// The checkpoints of the large tensors that are loaded, and what they are called.
+    fn kinds(&self) -> Vec<(&'static str, PathBuf)> {
+        let ours = [("hf_sharded", self.place("hf_sharded")), (CONSOLIDATED, self.consolidated())];
+        let classic = self.setting.classic.map(|path| ("dcp", path.to_owned()));
+        ours.into_iter().chain(classic).collect()
+    }
+
+    /// Where the whole tensors are.
+    fn consolidated(&self) -> PathBuf {
+        self.setting.base.join(CONSOLIDATED).join("whole")
     }
 
     fn raw_file(&self, directory: &str, rank: usize) -> PathBuf {
