@@ -1,8 +1,3 @@
-//! The pickle of a distributed checkpoint's metadata.
-
 #![no_main]
 
-use dtensor_checkpoint_fuzz::{formats_support::Memory, open};
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|data: &[u8]| open(&Memory::of([(".metadata", data.to_vec())])));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| dtensor_checkpoint_fuzz::fuzzed::pickle(data));

@@ -17,6 +17,7 @@ mod formats_sharded_tensors;
 mod formats_support;
 mod formats_torch_save;
 mod full_disk;
+mod fuzzed;
 mod golden_headers;
 mod hostile_metadata;
 mod hostile_mutations;
