@@ -57,6 +57,7 @@ pub fn run(report: &mut Report, ranks: &[usize]) -> Result<()> {
             .step(&format!("train, {n} ranks"), || program_tests::replay(&launcher, &program, n))?;
     }
     report.step("train, 1 rank", || program_tests::replay(&launcher, &program, 1))?;
+    report.step("ckpt, 3 ranks", || program_tests::checkpoints(&launcher, &program))?;
     report.step("train, interrupted", || program_tests::interrupt(&launcher, &program))?;
     for fault in report.step("list of faults", || list_faults(&suite))? {
         report.step(&format!("fault {}", fault.name), || run_fault(&launcher, &suite, &fault))?;

@@ -1,4 +1,5 @@
-//! The program under mpirun: what it prints there is what it prints on threads, to the last bit, and Ctrl-C leaves a checkpoint.
+//! The program under mpirun: what it prints and writes there is what it prints on threads and writes alone, to the last bit, and
+//! Ctrl-C leaves a checkpoint.
 
 use std::{
     path::{Path, PathBuf},
@@ -94,6 +95,88 @@ pub fn interrupt(launcher: &Launcher, program: &Path) -> Result<()> {
     }
 }
 
+/// Checkpoints converted, verified and compared by processes that share the work, and by one.
+pub fn checkpoints(launcher: &Launcher, program: &Path) -> Result<()> {
+    const RANKS: usize = 3;
+    let scratch = Scratch::new()?;
+    let path = |name: &str| scratch.0.join(name).display().to_string();
+    let failed = |error: std::io::Error| Error::new(format!("{}: {error}", scratch.0.display()));
+    let source = path("source.safetensors");
+    std::fs::write(&source, numbers(SHARED_MIB)).map_err(failed)?;
+    let run = |together: bool, arguments: &[&str]| {
+        let mut command = match together {
+            true => launcher.command(RANKS),
+            false => Command::new(program),
+        };
+        if together {
+            command.arg(program);
+        }
+        command.args(["ckpt"]).args(arguments).arg("--json");
+        process::run(&mut command, LIMIT, Output::CollectStdout)
+    };
+    // What is asked for, and whether the answer is that something is wrong.
+    let same = |arguments: &[&str], is_wrong: bool| {
+        let (alone, together) = (run(false, arguments)?, run(true, arguments)?);
+        let success = !is_wrong;
+        match alone.lines == together.lines
+            && alone.status.success() == success
+            && together.status.success() == success
+        {
+            true => Ok(()),
+            false => Err(Error::new(format!(
+                "{arguments:?} gives {:?} alone ({}), and {:?} under mpirun ({})",
+                alone.lines, alone.status, together.lines, together.status
+            ))),
+        }
+    };
+    let convert = |together: bool, target: &str, arguments: &[&str]| {
+        let ended =
+            run(together, &[&arguments[..1], &[&source, target], &arguments[1..]].concat())?;
+        match ended.status.success() && ended.lines.len() == 1 {
+            true => Ok(()),
+            false => Err(Error::new(format!("{arguments:?}: {}, {:?}", ended.status, ended.lines))),
+        }
+    };
+    let (alone, together) = (path("alone.safetensors"), path("together.safetensors"));
+    convert(false, &alone, &["convert"])?;
+    convert(true, &together, &["convert"])?;
+    if std::fs::read(&alone).map_err(failed)? != std::fs::read(&together).map_err(failed)? {
+        return Err(Error::new("what processes have converted together is another file"));
+    }
+    let sharded = path("sharded");
+    convert(true, &sharded, &["reshard", "--mesh", "2"])?;
+    same(&["verify", &sharded], false)?;
+    same(&["diff", &together, &sharded], false)?;
+    // A bit of the last number of some file.
+    let entries = std::fs::read_dir(&sharded).map_err(failed)?.flatten().map(|entry| entry.path());
+    let mut shards =
+        entries.filter(|path| path.extension().is_some_and(|end| end == "safetensors"));
+    let shard = shards.next().ok_or_else(|| Error::new("nothing was resharded"))?;
+    let mut bytes = std::fs::read(&shard).map_err(failed)?;
+    if let Some(last) = bytes.last_mut() {
+        *last ^= 1;
+    }
+    std::fs::write(&shard, bytes).map_err(failed)?;
+    same(&["verify", &sharded], true)?;
+    same(&["diff", &together, &sharded, "--no-verify"], true)
+}
+
+/// More than a process reads in one go, so that there is something to share.
+const SHARED_MIB: usize = 24;
+
+/// A safetensors file of so many MiB of numbers, each another.
+fn numbers(mebibytes: usize) -> Vec<u8> {
+    let bytes = mebibytes << 20;
+    let header = format!(
+        "{{\"w\":{{\"dtype\":\"I32\",\"shape\":[{},4],\"data_offsets\":[0,{bytes}]}}}}",
+        bytes / 16
+    );
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.extend((0..bytes as u32 / 4).flat_map(u32::to_le_bytes));
+    file
+}
+
 /// The step of a run, in what `ckpt inspect --json` says of its checkpoint.
 fn step_in(inspected: &str) -> Result<u64> {
     let rest = inspected.split_once("\"step\":").map_or("", |(_, rest)| rest);
@@ -153,6 +236,14 @@ mod tests {
     fn the_step_is_read_from_what_is_said_of_a_checkpoint() {
         assert_eq!(step_in("{\"values\":{\"seed\":7,\"step\":1486}}").unwrap(), 1486);
         assert!(step_in("{\"values\":{}}").is_err());
+    }
+
+    #[test]
+    fn the_numbers_of_a_file_are_as_many_as_its_header_says() {
+        let file = numbers(1);
+        let header = 8 + file[0] as usize;
+        assert_eq!(file.len(), header + (1 << 20));
+        assert!(file[8..header].ends_with(b"\"shape\":[65536,4],\"data_offsets\":[0,1048576]}}"));
     }
 
     #[test]
