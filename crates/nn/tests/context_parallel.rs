@@ -12,8 +12,8 @@ use dtensor::{
 use dtensor_nn::{
     Embedding, Error, Forward, Gpt, GptConfig, Llama, LlamaConfig, Module, Plan, Result,
     context_parallel_shard, context_parallel_unshard, context_plan, cross_entropy, gpt_plan,
-    gpt_sequence_plan, head_tail_inverse, head_tail_order, llama_plan, named_parameters,
-    parallelize_module,
+    gpt_sequence_plan, head_tail_inverse, head_tail_order, llama_plan, llama_sequence_plan,
+    named_parameters, parallelize_module,
 };
 use dtensor_testing::spmd;
 
@@ -207,42 +207,70 @@ fn what_is_dropped_belongs_to_its_position() {
         (&[("cp", 2), ("tp", 2)], false),
         (&[("cp", 2), ("tp", 2)], true),
     ] {
-        for balanced in [true, false] {
+        for (kind, balanced) in
+            [Kind::Gpt, Kind::Llama].map(|kind| [(kind, true), (kind, false)]).concat()
+        {
             spmd(axes.iter().map(|(_, size)| size).product(), |world| {
                 let mesh = DeviceMesh::new(world, axes)?;
-                let config = GptConfig {
-                    vocabulary: VOCABULARY,
-                    sequence: 12,
-                    layers: 2,
-                    dim: 8,
-                    heads: 2,
-                    dropout: 0.4,
-                    recompute: false,
+                let made = |dropout: f64, mesh: &DeviceMesh| -> Result<Box<dyn Forward>> {
+                    manual_seed(5);
+                    let (vocabulary, sequence, layers, dim, heads) = (VOCABULARY, 12, 2, 8, 2);
+                    Ok(match kind {
+                        Kind::Gpt => {
+                            let recompute = false;
+                            let config = GptConfig {
+                                vocabulary,
+                                sequence,
+                                layers,
+                                dim,
+                                heads,
+                                dropout,
+                                recompute,
+                            };
+                            Box::new(Gpt::new(&config, DType::F64, mesh)?)
+                        }
+                        Kind::Llama => {
+                            let config = LlamaConfig {
+                                vocabulary,
+                                sequence,
+                                layers,
+                                dim,
+                                heads,
+                                dropout,
+                                hidden: 12,
+                                ..LlamaConfig::default()
+                            };
+                            Box::new(Llama::new(&config, DType::F64, mesh)?)
+                        }
+                    })
                 };
-                let loss = |model: &Gpt, tokens: &DTensor, targets: &DTensor| -> Result<f64> {
+                let loss = |model: &dyn Forward, tokens: &DTensor, targets: &DTensor| {
                     manual_seed(7);
                     let loss = cross_entropy(&model.call(tokens)?, targets)?;
                     let gradients = loss.backward()?;
-                    let slope = gradients.get(&model.tok.weight.value()).unwrap().square()?;
-                    Ok(loss.item::<f64>()? + slope.sum(&[], false)?.item::<f64>()?)
-                };
-                let made = |mesh: &DeviceMesh| {
-                    manual_seed(5);
-                    Gpt::new(&config, DType::F64, mesh)
+                    let (_, table) = &named_parameters(model)[0];
+                    let slope = gradients.get(&table.value()).unwrap().square()?;
+                    Ok::<_, Error>(loss.item::<f64>()? + slope.sum(&[], false)?.item::<f64>()?)
                 };
                 let alone = mesh.alone()?;
                 let [tokens, targets] = data(12, &alone)?;
-                let want = loss(&made(&alone)?, &tokens, &targets)?;
-                let mut model = made(&mesh)?;
+                let want = loss(&*made(0.4, &alone)?, &tokens, &targets)?;
+                let nothing_dropped = loss(&*made(0.0, &alone)?, &tokens, &targets)?;
+                assert!((want - nothing_dropped).abs() > 1e-6, "{kind:?} drops");
+                let mut model = made(0.4, &mesh)?;
                 if mesh.axis_index("tp").is_ok() {
-                    let plan = if sequence_too { gpt_sequence_plan() } else { gpt_plan() };
-                    parallelize_module(&mut model, &mesh, "tp", &plan)?;
+                    let plan = match (kind, sequence_too) {
+                        (Kind::Gpt, true) => gpt_sequence_plan(),
+                        (Kind::Llama, true) => llama_sequence_plan(),
+                        _ => tensor_plan(kind),
+                    };
+                    parallelize_module(&mut *model, &mesh, "tp", &plan)?;
                 }
-                parallelize_module(&mut model, &mesh, "cp", &context_plan(balanced))?;
+                parallelize_module(&mut *model, &mesh, "cp", &context_plan(balanced))?;
                 let [tokens, targets] = data(12, &mesh)?;
                 let place = |x: &DTensor| placed(x, balanced, &mesh);
-                let got = loss(&model, &place(&tokens)?, &place(&targets)?)?;
-                assert!((got - want).abs() < 1e-11, "{axes:?} {balanced}: {got} {want}");
+                let got = loss(&*model, &place(&tokens)?, &place(&targets)?)?;
+                assert!((got - want).abs() < 1e-11, "{kind:?} {axes:?} {balanced}: {got} {want}");
                 Ok(())
             });
         }

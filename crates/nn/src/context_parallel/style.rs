@@ -49,7 +49,9 @@ impl ParallelStyle for ContextParallel {
             attention.set_sequence(sequence);
         } else if let Some(model) = any.downcast_mut::<Gpt>() {
             model.set_sequence(sequence);
-        } else if !any.is::<Llama>() {
+        } else if let Some(model) = any.downcast_mut::<Llama>() {
+            model.set_sequence(sequence);
+        } else {
             let wanted = "Gpt, Llama and MultiHeadAttention";
             let (style, module) = ("ContextParallel", name.to_owned());
             return Err(Error::WrongModule { style, module, wanted });

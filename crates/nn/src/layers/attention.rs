@@ -48,13 +48,14 @@ impl MultiHeadAttention {
         mesh: &DeviceMesh,
     ) -> Result<MultiHeadAttention, Error> {
         let AttentionConfig { dim, heads, key_heads, bias, .. } = *config;
-        if heads == 0 || dim % heads != 0 {
-            let got = format!("{heads} for {dim} features");
-            return Err(Error::bad("the number of heads", got, "it must divide the features"));
-        }
+        check_heads(dim, heads)?;
         if key_heads == 0 || heads % key_heads != 0 {
             let got = format!("{key_heads} for {heads} heads of queries");
             return Err(Error::bad("the number of key heads", got, "it must divide the others"));
+        }
+        if let Some(rotary) = rotary.as_ref().filter(|rotary| rotary.width() != dim / heads) {
+            let got = format!("{} for heads of {}", rotary.width(), dim / heads);
+            return Err(Error::bad("the width of the rotary positions", got, "make them equal"));
         }
         let width = dim / heads * key_heads;
         Ok(MultiHeadAttention {
@@ -80,6 +81,15 @@ impl MultiHeadAttention {
         let width = x.shape()[2] / heads;
         x.reshape(&[size(0), size(1), heads.cast_signed(), width.cast_signed()])?.transpose(1, 2)
     }
+}
+
+/// Whether every head has as many features.
+pub(crate) fn check_heads(dim: usize, heads: usize) -> Result<(), Error> {
+    if heads == 0 || dim % heads != 0 {
+        let got = format!("{heads} for {dim} features");
+        return Err(Error::bad("the number of heads", got, "it must divide the features"));
+    }
+    Ok(())
 }
 
 impl Forward for MultiHeadAttention {

@@ -9,6 +9,7 @@ mod mlp;
 mod norm;
 mod rotary;
 
+pub(crate) use attention::check_heads;
 pub use attention::{AttentionConfig, MultiHeadAttention};
 pub use conv::{Conv1d, Conv2d};
 pub use dropout::Dropout;

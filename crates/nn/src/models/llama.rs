@@ -1,9 +1,9 @@
 use dtensor::{DTensor, DType, DeviceMesh, Result};
 
 use crate::{
-    Activation, AttentionConfig, ColwiseParallel, Embedding, Error, Forward, Linear, Mlp, Module,
-    ModuleState, MultiHeadAttention, Plan, RmsNorm, Rotary, RowwiseParallel, SequenceParallel,
-    traverse,
+    Activation, AttentionConfig, ColwiseParallel, Dropout, Embedding, Error, Forward, Linear, Mlp,
+    Module, ModuleState, MultiHeadAttention, Plan, RmsNorm, Rotary, RowwiseParallel, Sequence,
+    SequenceParallel, layers::check_heads, traverse,
 };
 
 /// What a [`Llama`] is like.
@@ -25,6 +25,8 @@ pub struct LlamaConfig {
     pub key_heads: usize,
     /// Base of the rotations.
     pub base: f64,
+    /// Probability with which results of blocks are dropped.
+    pub dropout: f64,
     /// Whether blocks are computed again on the way back, instead of keeping what they computed.
     pub recompute: bool,
 }
@@ -40,6 +42,7 @@ impl Default for LlamaConfig {
             heads: 4,
             key_heads: 2,
             base: 10_000.0,
+            dropout: 0.0,
             recompute: false,
         }
     }
@@ -73,6 +76,8 @@ pub struct LlamaBlock {
     pub norm2: RmsNorm,
     /// The products.
     pub mlp: Mlp,
+    /// What is dropped of both.
+    pub drop: Dropout,
     state: ModuleState,
 }
 
@@ -80,7 +85,8 @@ impl Llama {
     /// With first values normal with deviation 0.02, a copy on every rank.
     pub fn new(config: &LlamaConfig, dtype: DType, mesh: &DeviceMesh) -> Result<Llama, Error> {
         let LlamaConfig { vocabulary, sequence, layers, dim, heads, base, .. } = *config;
-        let rotary = Rotary::new(sequence, dim / heads.max(1), base, mesh)?;
+        check_heads(dim, heads)?;
+        let rotary = Rotary::new(sequence, dim / heads, base)?;
         let blocks = (0..layers).map(|_| LlamaBlock::new(config, rotary.clone(), dtype, mesh));
         let mut model = Llama {
             tok: Embedding::new(vocabulary, dim, 0.02, dtype, mesh)?,
@@ -93,6 +99,13 @@ impl Llama {
         super::init_normal(&model, 0.02)?;
         traverse::assign_names(&mut model);
         Ok(model)
+    }
+
+    /// In which order positions lie. [`ContextParallel`](crate::ContextParallel) sets it.
+    pub(crate) fn set_sequence(&mut self, sequence: Sequence) {
+        for block in &mut self.layers {
+            block.drop.set_sequence(sequence);
+        }
     }
 }
 
@@ -119,6 +132,7 @@ impl LlamaBlock {
             attn: MultiHeadAttention::new(&attention, Some(rotary), dtype, mesh)?,
             norm2: RmsNorm::new(dim, 1e-5, dtype, mesh)?,
             mlp: Mlp::new(dim, hidden, Activation::SwiGlu, false, dtype, mesh)?,
+            drop: Dropout::new(config.dropout),
             state: ModuleState::default(),
         })
     }
@@ -126,8 +140,8 @@ impl LlamaBlock {
 
 impl Forward for LlamaBlock {
     fn forward(&self, x: &DTensor) -> Result<DTensor> {
-        let x = x.add(&self.attn.call(&self.norm1.call(x)?)?)?;
-        x.add(&self.mlp.call(&self.norm2.call(&x)?)?)
+        let x = x.add(&self.drop.call(&self.attn.call(&self.norm1.call(x)?)?)?)?;
+        x.add(&self.drop.call(&self.mlp.call(&self.norm2.call(&x)?)?)?)
     }
 }
 

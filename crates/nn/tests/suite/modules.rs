@@ -11,8 +11,9 @@ use dtensor::{
 use dtensor_nn::{
     Activation, AttentionConfig, Conv1d, Conv2d, Dropout, Error, Forward, FullyShardOptions, Gpt,
     GptConfig, LayerNorm, Linear, Llama, LlamaConfig, Mlp, Module, ModuleState, MultiHeadAttention,
-    Parameter, Result, cross_entropy, cross_entropy_with, for_each_matching, for_each_module,
-    fully_shard, init, module_names, named_parameters, parameters, replace_matching, set_training,
+    Parameter, Result, Rotary, cross_entropy, cross_entropy_with, distribute_module,
+    for_each_matching, for_each_module, fully_shard, init, module_names, named_parameters,
+    parameters, replace_matching, set_training,
 };
 use dtensor_testing::spmd;
 
@@ -356,6 +357,29 @@ fn sizes_that_make_no_sense_are_refused() {
             let error = MultiHeadAttention::new(&config, None, DType::F32, &mesh).unwrap_err();
             assert!(error.to_string().starts_with(text), "{error}");
         }
+        // Of an odd number of features one would be in no pair, and left out.
+        let odd = AttentionConfig { heads: 4, dim: 12, ..attention };
+        let error = Rotary::new(5, 3, 10_000.0).unwrap_err().to_string();
+        assert!(error.starts_with("the width of a head with rotary positions is 3;"), "{error}");
+        let other = Rotary::new(5, 4, 10_000.0)?;
+        let error = MultiHeadAttention::new(&odd, Some(other.clone()), DType::F32, &mesh);
+        let error = error.unwrap_err().to_string();
+        assert!(
+            error.starts_with("the width of the rotary positions is 4 for heads of 3"),
+            "{error}"
+        );
+        for shape in [&[1, 2, 5, 3][..], &[5, 4], &[1, 2, 5, 6]] {
+            assert!(other.turn(&tensor(shape, 1.0, DType::F64, &mesh, &[Replicate])).is_err());
+        }
+        for (dim, heads, text) in [
+            (12, 4, "the width of a head with rotary positions is 3;"),
+            (12, 5, "the number of heads is 5 for 12 features"),
+            (12, 0, "the number of heads is 0 for 12 features"),
+        ] {
+            let config = LlamaConfig { dim, heads, ..LlamaConfig::default() };
+            let error = Llama::new(&config, DType::F32, &mesh).unwrap_err().to_string();
+            assert!(error.starts_with(text), "{error}");
+        }
         // Operands of other shapes are errors as well, and no panics.
         let layer = MultiHeadAttention::new(&attention, None, DType::F64, &mesh)?;
         for shape in [&[12][..], &[2, 12], &[2, 3, 11]] {
@@ -372,6 +396,28 @@ fn sizes_that_make_no_sense_are_refused() {
         }
         let ids = dtensor::zeros(&[2, 4], DType::I64, &mesh, &[Shard(0)])?;
         assert_eq!(gpt.call(&ids)?.shape(), llama.call(&ids)?.shape());
+        Ok(())
+    });
+}
+
+/// A model may go to another mesh, also to one with ranks that had nothing of it; what it computes with besides its
+/// parameters follows.
+#[test]
+fn a_model_is_brought_to_another_mesh_as_a_whole() {
+    spmd(4, |world| {
+        let (pair, all) = (mesh(world, &[("x", 2)]), mesh(world, &[("y", 2), ("z", 2)]));
+        random::manual_seed(3);
+        let config = LlamaConfig { layers: 1, dim: 8, heads: 2, ..LlamaConfig::default() };
+        let mut llama = Llama::new(&config, DType::F64, &pair)?;
+        let logits = |llama: &Llama, mesh: &DeviceMesh| -> Result<DTensor> {
+            let ids = dtensor::Tensor::from_slice(&[5_i64, 3, 200, 7, 0, 9], &[2, 3]).unwrap();
+            let ids = dtensor::distribute_tensor_from(&ids, mesh, &copies(mesh), None)?;
+            Ok(llama.call(&ids)?)
+        };
+        let before = logits(&llama, &pair)?.redistribute_to(&all, &copies(&all))?;
+        distribute_module(&mut llama, &all, |_, _| None, None, None)?;
+        let after = logits(&llama, &all)?;
+        assert_close(&after.to_vec::<f64>()?, &before.to_vec::<f64>()?, 1e-13, "moved");
         Ok(())
     });
 }
