@@ -3,6 +3,7 @@
 use dtensor_layout::{DType, Layout};
 use smallvec::smallvec;
 
+use super::RedistributeOptions;
 use crate::{
     DTensor, Error, Result,
     autograd::{Step, attach, dual, is_recorded},
@@ -11,10 +12,11 @@ use crate::{
 };
 
 /// A value that was brought elsewhere. Its gradient is the same value wherever it lies: it goes on as it is, and is
-/// brought to where it is needed there, unless it is to be sent in another dtype or from another mesh.
+/// brought to where it is needed there, unless it is to be sent at once, in another dtype or from another mesh.
 struct Moved {
     op: &'static str,
     backward_dtype: Option<DType>,
+    at_once: bool,
 }
 
 impl Step for Moved {
@@ -31,8 +33,11 @@ impl Step for Moved {
         }
         // A gradient that has the dtype already is sent in it, too, and not in that of what was brought here.
         let differs = |dtype: &DType| *dtype != grad.dtype() || *dtype != home.dtype();
-        let is_sent = !backward.waits(0);
-        if let Some(dtype) = self.backward_dtype.filter(|dtype| is_sent && differs(dtype)) {
+        let sent_in = match self.at_once {
+            true => Some(self.backward_dtype.unwrap_or(home.dtype())),
+            false => self.backward_dtype.filter(differs),
+        };
+        if let Some(dtype) = sent_in.filter(|_| !backward.waits(0)) {
             grad = grad.brought_in(self.op, &dual(home)?, dtype)?;
         }
         Ok(smallvec![Some(grad)])
@@ -48,13 +53,14 @@ pub(super) fn moved(
     op: &'static str,
     from: &DTensor,
     there: DTensor,
-    backward_dtype: Option<DType>,
+    options: &RedistributeOptions,
 ) -> DTensor {
     if !is_recorded(&[from]) {
         return there;
     }
     let there = there.without_edge();
-    let step = Box::new(Moved { op, backward_dtype });
+    let RedistributeOptions { backward_dtype, gradient_at_once: at_once, .. } = *options;
+    let step = Box::new(Moved { op, backward_dtype, at_once });
     let mut attached = attach(step, Keep::NOTHING, &[from], smallvec![there.clone()]);
     attached.pop().unwrap_or(there)
 }
@@ -67,7 +73,7 @@ impl DTensor {
         }
         let cast = self.cast_parts(op, dtype)?;
         debug::brought(op, self, &cast)?;
-        Ok(moved(op, self, cast, None))
+        Ok(moved(op, self, cast, &RedistributeOptions::default()))
     }
 
     /// A gradient in the placements of `home`, and all that is sent for it in a dtype, in which it stays: also what is

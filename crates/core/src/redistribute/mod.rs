@@ -26,6 +26,10 @@ pub struct RedistributeOptions {
     pub forward_dtype: Option<DType>,
     /// The same for the gradient on its way back, which is then cast to the dtype of the tensor.
     pub backward_dtype: Option<DType>,
+    /// Bring the gradient home as soon as all uses of the result have given theirs. Otherwise a pending sum goes on as it
+    /// is, to be reduced once with those of other uses of the tensor; of a leaf that is at the end of the walk, until
+    /// which every rank holds it whole.
+    pub gradient_at_once: bool,
 }
 
 impl RedistributeOptions {
@@ -40,6 +44,13 @@ impl RedistributeOptions {
     #[must_use]
     pub fn backward_dtype(mut self, dtype: DType) -> RedistributeOptions {
         self.backward_dtype = Some(dtype);
+        self
+    }
+
+    /// With the gradient brought home as soon as it is known.
+    #[must_use]
+    pub fn gradient_at_once(mut self) -> RedistributeOptions {
+        self.gradient_at_once = true;
         self
     }
 }
@@ -81,7 +92,7 @@ impl DTensor {
             debug::brought(OP, self, &cast)?;
         }
         let there = no_grad(|| cast.redistribute_as(OP, &to))?;
-        Ok(moved(OP, self, there, options.backward_dtype))
+        Ok(moved(OP, self, there, options))
     }
 
     /// The same tensor in another layout of the same mesh, shape and dtype.
@@ -108,7 +119,8 @@ impl DTensor {
         }
         let route = dispatch::route(OP, (self.layout(), self.mesh()), (&to, mesh))?;
         let local = route.run(OP, self.local())?;
-        Ok(moved(OP, self, DTensor::from_parts(local, to, mesh.clone()), None))
+        let there = DTensor::from_parts(local, to, mesh.clone());
+        Ok(moved(OP, self, there, &RedistributeOptions::default()))
     }
 
     /// What every rank holds in another dtype: shards, copies, and contributions to a reduction, each rounded for
@@ -133,6 +145,6 @@ impl DTensor {
         let local = if is_part { local.copied() } else { local };
         let there = DTensor::from_parts(local, to.clone(), self.mesh().clone());
         debug::brought(op, self, &there)?;
-        Ok(moved(op, self, there, None))
+        Ok(moved(op, self, there, &RedistributeOptions::default()))
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dtensor_comm::Pending;
-use dtensor_layout::{DType, Layout, Placement};
+use dtensor_layout::{Layout, Placement};
 use dtensor_local::{RecvTensor, SendTensor, Tensor};
 
 use super::{
@@ -28,7 +28,7 @@ pub struct PendingDTensor {
     to: Layout,
     /// Gradients go back to it.
     from: DTensor,
-    backward_dtype: Option<DType>,
+    options: RedistributeOptions,
 }
 
 #[derive(Debug)]
@@ -69,29 +69,21 @@ impl DTensor {
         let dtype = options.forward_dtype.unwrap_or(self.dtype());
         let cast = self.cast_parts(OP, dtype)?;
         let to = cast.layout().with_placements(placements).map_err(Error::layout(OP))?;
-        let (mesh, backward_dtype) = (self.mesh(), options.backward_dtype);
+        let (mesh, options) = (self.mesh(), *options);
         let route = dispatch::route(OP, (cast.layout(), mesh), (&to, mesh))?;
         let mut local = cast.to_local();
         for (number, hop) in route.hops.iter().enumerate() {
             if let Some(pending) = hop.start(OP, &local)? {
                 let state = State::UnderWay(pending);
                 let (n_begun, from) = (number + 1, self.clone());
-                return Ok(PendingDTensor {
-                    op: OP,
-                    route,
-                    n_begun,
-                    state,
-                    to,
-                    from,
-                    backward_dtype,
-                });
+                return Ok(PendingDTensor { op: OP, route, n_begun, state, to, from, options });
             }
             let _sending = debug::saw(OP, hop);
             local = hop.run(OP, &local)?;
         }
         let n_begun = route.hops.len();
         let (state, from) = (State::Here(local), self.clone());
-        Ok(PendingDTensor { op: OP, route, n_begun, state, to, from, backward_dtype })
+        Ok(PendingDTensor { op: OP, route, n_begun, state, to, from, options })
     }
 }
 
@@ -112,7 +104,7 @@ impl PendingDTensor {
 
     /// The tensor in its new layout.
     pub fn wait(self) -> Result<DTensor> {
-        let PendingDTensor { op, route, n_begun, state, to, from, backward_dtype } = self;
+        let PendingDTensor { op, route, n_begun, state, to, from, options } = self;
         let mut local = match state {
             State::Here(local) => local,
             State::UnderWay(pending) => {
@@ -126,7 +118,7 @@ impl PendingDTensor {
         }
         let there = DTensor::from_parts(local, to, from.mesh().clone());
         debug::brought(op, &from, &there)?;
-        Ok(moved(op, &from, there, backward_dtype))
+        Ok(moved(op, &from, there, &options))
     }
 }
 

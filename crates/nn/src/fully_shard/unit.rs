@@ -67,8 +67,9 @@ impl Unit {
             }
         }
         lock(&self.tickets).clear();
-        if phase() == Phase::Forward {
-            self.follow();
+        match phase() {
+            Phase::Forward => self.follow(),
+            Phase::Backward => self.runs_again.store(false, Ordering::Relaxed),
         }
         self.start()?;
         self.start_following()?;
@@ -138,7 +139,7 @@ impl Unit {
             }
             Phase::Backward => {
                 let previous = lock(&self.neighbours).previous.upgrade();
-                previous.filter(|previous| previous.runs_again.load(Ordering::Relaxed))
+                previous.filter(|previous| previous.runs_again())
             }
         };
         following.filter(|_| self.options.prefetch).map_or(Ok(()), |following| following.start())
@@ -151,7 +152,15 @@ impl Unit {
         }
         let Some(previous) = lock(&self.neighbours).previous.upgrade() else { return Ok(()) };
         let tickets: Vec<_> = lock(&previous.tickets).iter().filter_map(Weak::upgrade).collect();
+        if tickets.is_empty() && previous.runs_again() {
+            return previous.start();
+        }
         tickets.iter().try_for_each(|ticket| ticket.start())
+    }
+
+    /// Whether it is still to run once more on the way back.
+    fn runs_again(&self) -> bool {
+        self.runs_again.load(Ordering::Relaxed)
     }
 
     pub(super) fn remember(&self, ticket: &Arc<Ticket>) {
@@ -163,7 +172,9 @@ impl Unit {
     }
 
     pub(super) fn redistribute_options(&self) -> RedistributeOptions {
-        let mut options = RedistributeOptions::default();
+        // A block's gradients go to their parts before those of the next block are computed, so that no rank has those of
+        // the whole model.
+        let mut options = RedistributeOptions::default().gradient_at_once();
         options.forward_dtype = self.options.param_dtype;
         options.backward_dtype = self.options.reduce_dtype;
         options
@@ -171,7 +182,8 @@ impl Unit {
 }
 
 /// Tells every unit of a model which ones run before and after it: those of a module before those in it, and else in the
-/// order of the fields.
+/// order of the fields. The way back begins with what the model itself does after its last unit, and so that one comes before
+/// the model.
 pub(super) fn link(module: &dyn Module) {
     let mut units: Vec<Arc<Unit>> = module.state().unit().cloned().into_iter().collect();
     traverse::walk(module, "", &mut |_, member| {
@@ -185,6 +197,9 @@ pub(super) fn link(module: &dyn Module) {
         link_pair(before, after);
         lock(&before.neighbours).are_told = true;
         lock(&after.neighbours).are_told = true;
+    }
+    if let (Some(_), [around, .., last]) = (module.state().unit(), &*units) {
+        lock(&around.neighbours).previous = Arc::downgrade(last);
     }
 }
 

@@ -1,8 +1,10 @@
-//! When parameters are gathered: ahead of the module that needs them, there and back.
+//! When parameters are gathered: ahead of the module that needs them, there and back. And when gradients go to their parts.
 
 use dtensor::{
-    CommDebug, DTensor, DType, DeviceMesh, Phase, Placement::Shard, checkpoint,
-    plan::StepKind::AllGather,
+    CommDebug, DTensor, DType, DeviceMesh, Phase,
+    Placement::Shard,
+    checkpoint,
+    plan::StepKind::{self, AllGather, ReduceScatter},
 };
 use dtensor_nn::{
     Forward, FullyShardOptions, Linear, Module, ModuleState, Result, assign_names, fully_shard,
@@ -15,13 +17,18 @@ use crate::support::{fill, mesh, tensor};
 #[derive(Module)]
 struct Chain {
     blocks: Vec<Linear>,
+    /// A product of the model itself, after the blocks.
+    head: Option<Linear>,
     #[module(skip)]
     recompute: bool,
     state: ModuleState,
 }
 
-/// Features before, between and after the blocks: every weight has another size.
-const FEATURES: [usize; 4] = [5, 6, 7, 4];
+/// Features before, between and after the blocks, and after the last product: every weight has another size.
+const FEATURES: [usize; 5] = [5, 6, 7, 4, 9];
+const N_BLOCKS: usize = 3;
+/// The number of the last product, among the blocks.
+const HEAD: usize = N_BLOCKS;
 
 impl Forward for Chain {
     fn forward(&self, x: &DTensor) -> dtensor::Result<DTensor> {
@@ -33,15 +40,21 @@ impl Forward for Chain {
                 false => run.call(&x)?,
             };
         }
-        Ok(x)
+        match &self.head {
+            Some(head) => head.call(&x),
+            None => Ok(x),
+        }
     }
 }
 
 impl Chain {
     fn new(case: &Case, mesh: &DeviceMesh) -> Result<Chain> {
         let linear = |sizes: &[usize]| Linear::new(sizes[0], sizes[1], false, DType::F64, mesh);
+        let mut products = FEATURES.windows(2).map(linear);
+        let blocks = products.by_ref().take(N_BLOCKS).collect::<dtensor::Result<_>>()?;
         let mut chain = Chain {
-            blocks: FEATURES.windows(2).map(linear).collect::<dtensor::Result<_>>()?,
+            blocks,
+            head: products.next().filter(|_| case.head).transpose()?,
             recompute: case.recompute,
             state: ModuleState::default(),
         };
@@ -60,25 +73,41 @@ impl Chain {
 
     /// The gathers of a step, in the order in which they begin: in which module, and of which block.
     fn gathers(&self, mesh: &DeviceMesh) -> Result<(Gathers, Gathers)> {
-        let x = tensor(&[8, FEATURES[0]], 1.0, DType::F64, mesh, &[Shard(0)]).requires_grad()?;
-        let (outcome, comm) =
-            CommDebug::record(|| self.call(&x)?.square()?.sum(&[], false)?.backward());
-        assert_eq!(outcome?.len(), 4);
+        let calls = self.calls(mesh)?;
         let of_phase = |phase: Phase| {
-            let gathers = comm.events.iter().filter(|event| event.kind == AllGather);
-            let gathers = gathers.filter(|event| event.phase == phase);
-            let block = |bytes: u128| {
-                let sent = |sizes: &[usize]| (sizes[0] * sizes[1] * 8) as u128;
-                FEATURES.windows(2).position(|sizes| sent(sizes) == bytes)
-            };
-            gathers
-                .map(|event| {
-                    (event.module.as_deref().unwrap_or("").to_owned(), block(event.bytes).unwrap())
-                })
-                .collect()
+            let gathers = calls.iter().filter(|call| call.kind == AllGather && call.phase == phase);
+            gathers.map(|call| (call.module.clone(), call.block)).collect()
         };
         Ok((of_phase(Phase::Forward), of_phase(Phase::Backward)))
     }
+
+    /// All calls of a step that are about a weight, in the order in which they begin.
+    fn calls(&self, mesh: &DeviceMesh) -> Result<Vec<Call>> {
+        let x = tensor(&[8, FEATURES[0]], 1.0, DType::F64, mesh, &[Shard(0)]).requires_grad()?;
+        let (outcome, comm) =
+            CommDebug::record(|| self.call(&x)?.square()?.sum(&[], false)?.backward());
+        assert_eq!(outcome?.len(), 1 + N_BLOCKS + usize::from(self.head.is_some()));
+        let block = |bytes: u128| {
+            let sent = |sizes: &[usize]| (sizes[0] * sizes[1] * 8) as u128;
+            FEATURES.windows(2).position(|sizes| sent(sizes) == bytes)
+        };
+        let events =
+            comm.events.iter().filter(|event| [AllGather, ReduceScatter].contains(&event.kind));
+        let call = |event: &dtensor::CommEvent| Call {
+            kind: event.kind,
+            phase: event.phase,
+            module: event.module.as_deref().unwrap_or("").to_owned(),
+            block: block(event.bytes).unwrap(),
+        };
+        Ok(events.map(call).collect())
+    }
+}
+
+struct Call {
+    kind: StepKind,
+    phase: Phase,
+    module: String,
+    block: usize,
 }
 
 type Gathers = Vec<(String, usize)>;
@@ -89,6 +118,8 @@ struct Case {
     enclosed: bool,
     prefetch: bool,
     recompute: bool,
+    /// Whether the model has a parameter of its own.
+    head: bool,
 }
 
 /// Two ranks: each sends its half to the other.
@@ -125,7 +156,7 @@ const AHEAD_BACK: [(&str, usize); 3] = [(B2, 2), (B2, 1), (B1, 0)];
 #[test]
 fn blocks_are_gathered_ahead_of_their_use_there_and_back() {
     for recompute in [false, true] {
-        let case = Case { enclosed: true, prefetch: true, recompute };
+        let case = Case { enclosed: true, prefetch: true, recompute, head: false };
         // The model has no parameter of its own, and gathers those of its first block.
         let ahead = [("", 0), (B0, 1), (B1, 2)];
         check(case, &ahead, &ahead, &AHEAD_BACK);
@@ -137,8 +168,56 @@ fn blocks_are_gathered_ahead_of_their_use_there_and_back() {
 #[test]
 fn blocks_of_a_model_that_is_no_unit_are_gathered_ahead_as_well() {
     for recompute in [false, true] {
-        let case = Case { enclosed: false, prefetch: true, recompute };
+        let case = Case { enclosed: false, prefetch: true, recompute, head: false };
         check(case, &LATE, &[(B0, 0), (B0, 1), (B1, 2)], &AHEAD_BACK);
         check(Case { prefetch: false, ..case }, &LATE, &LATE, &LATE_BACK);
+    }
+}
+
+/// The way back begins in the model itself: while it computes with its own parameter, that of the last block is on its way.
+#[test]
+fn the_last_block_is_gathered_ahead_on_the_way_back() {
+    for recompute in [false, true] {
+        let case = Case { enclosed: true, prefetch: true, recompute, head: true };
+        let there = [("", HEAD), ("", 0), (B0, 1), (B1, 2)];
+        let back = [("head", HEAD), ("head", 2), (B2, 1), (B1, 0)];
+        check(case, &there, &there, &back);
+    }
+}
+
+/// Otherwise every rank would hold the whole gradients of all blocks until the end of the walk.
+#[test]
+fn gradients_go_to_their_parts_block_by_block() {
+    let late = [
+        (AllGather, 2),
+        (ReduceScatter, 2),
+        (AllGather, 1),
+        (ReduceScatter, 1),
+        (AllGather, 0),
+        (ReduceScatter, 0),
+    ];
+    let ahead = [
+        (AllGather, 2),
+        (AllGather, 1),
+        (ReduceScatter, 2),
+        (AllGather, 0),
+        (ReduceScatter, 1),
+        (ReduceScatter, 0),
+    ];
+    for (prefetch, want) in [(false, late), (true, ahead)] {
+        for (enclosed, recompute) in [(true, false), (true, true), (false, false)] {
+            let case = Case { enclosed, prefetch, recompute, head: false };
+            spmd(2, |world| {
+                let mesh = mesh(world, &[("x", 2)]);
+                let chain = Chain::new(&case, &mesh)?;
+                // In the first step blocks may learn of each other.
+                chain.calls(&mesh)?;
+                let calls = chain.calls(&mesh)?.into_iter();
+                let back = calls.filter(|call| call.phase == Phase::Backward);
+                let back: Vec<_> = back.map(|call| (call.kind, call.block)).collect();
+                assert_eq!(back, want, "{case:?}");
+                Ok(())
+            });
+        }
     }
 }
