@@ -94,6 +94,13 @@ fn has(bits: u32, number: usize) -> bool {
 pub trait Keeper: Send + Sync {
     /// The tensor. All ranks ask in the same order.
     fn again(&self) -> Result<DTensor>;
+
+    /// A walk that keeps the graph has computed the gradient of an operation that has this keeper; of such there are
+    /// `holders` at most. When that many have passed, what [`again`](Keeper::again) has got need not be held for the rest
+    /// of the walk.
+    fn passed(&self, holders: usize) {
+        let _ = holders;
+    }
 }
 
 /// A tensor that is kept, or the way to it.
@@ -111,6 +118,15 @@ pub(super) struct Kept {
 }
 
 impl Kept {
+    /// Tells the keepers that a gradient was computed, after which they are there still.
+    pub(super) fn passed(&self) {
+        for saved in self.operands.iter().flatten() {
+            if let Saved::Again(keeper) = saved {
+                keeper.passed(Arc::strong_count(keeper));
+            }
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.operands.iter().all(Option::is_none) && self.results.iter().all(Option::is_none)
     }

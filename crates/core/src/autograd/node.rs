@@ -231,6 +231,15 @@ impl KeptRef<'_> {
             KeptRef::Shared(kept) => kept.as_ref(),
         }
     }
+
+    /// The gradient is computed. What stays is told so.
+    pub(super) fn passed(&self) {
+        if let KeptRef::Shared(kept) = self
+            && let Some(kept) = &**kept
+        {
+            kept.passed();
+        }
+    }
 }
 
 impl fmt::Debug for Edge {

@@ -239,6 +239,7 @@ impl<'a> Walk<'a> {
             return Ok(());
         }
         let of_operands = step.gradient(&backward)?;
+        kept_ref.passed();
         drop(kept_ref);
         drop(grads);
         self.pass_on(node, of_operands)

@@ -2,11 +2,15 @@
 
 use std::{
     mem,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use dtensor::{
-    DTensor, Keeper, PendingDTensor, Phase, Placement, RedistributeOptions, Result, phase,
+    DTensor, Keeper, PendingDTensor, Phase, Placement, RedistributeOptions, Result,
+    is_grad_enabled, phase,
 };
 
 use super::Unit;
@@ -56,9 +60,9 @@ impl Gather {
     /// The whole parameter.
     pub(crate) fn get(&mut self, value: &DTensor) -> Result<DTensor> {
         let whole = match mem::replace(&mut self.now, Now::Away) {
-            Now::Here(whole) => whole,
+            Now::Here(whole) if leads_back(&whole, value) => whole,
             Now::UnderWay(pending) => self.with_ticket(value, pending.wait()?),
-            Now::Away => {
+            Now::Here(_) | Now::Away => {
                 let whole = value.redistribute_with(&self.whole, &self.options())?;
                 self.with_ticket(value, whole)
             }
@@ -97,20 +101,29 @@ impl Gather {
             options: unit.redistribute_options(),
             unit: self.unit.clone(),
             now: Mutex::new(Now::Away),
+            n_passed: AtomicUsize::new(0),
         });
         unit.remember(&ticket);
         whole.kept_by(ticket)
     }
 }
 
+/// Whether what was gathered can be used here. It was gathered without gradients perhaps, in what is only used or computed
+/// again later, and gradients would not find the way from it to the parameter.
+fn leads_back(whole: &DTensor, value: &DTensor) -> bool {
+    whole.needs_grad() || !value.needs_grad() || !is_grad_enabled()
+}
+
 /// What is kept of a gathered parameter: its parts. Once it has been gathered again, the whole, until the last gradient
-/// that needs it has been computed and the ticket goes.
+/// that needs it has been computed and the ticket goes, or is kept for another walk.
 pub(super) struct Ticket {
     value: DTensor,
     whole: Vec<Placement>,
     options: RedistributeOptions,
     unit: Weak<Unit>,
     now: Mutex<Now>,
+    /// How many gradients have been computed with it in a walk after which it stays.
+    n_passed: AtomicUsize,
 }
 
 impl Ticket {
@@ -128,9 +141,11 @@ impl Keeper for Ticket {
         let whole = {
             let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
             let whole = match mem::replace(&mut *now, Now::Away) {
-                Now::Here(whole) => whole,
+                Now::Here(whole) if leads_back(&whole, &self.value) => whole,
                 Now::UnderWay(pending) => pending.wait()?,
-                Now::Away => self.value.redistribute_with(&self.whole, &self.options)?,
+                Now::Here(_) | Now::Away => {
+                    self.value.redistribute_with(&self.whole, &self.options)?
+                }
             };
             *now = Now::Here(whole.clone());
             whole
@@ -139,5 +154,15 @@ impl Keeper for Ticket {
             unit.start_previous()?;
         }
         Ok(whole)
+    }
+
+    fn passed(&self, holders: usize) {
+        if self.n_passed.fetch_add(1, Ordering::Relaxed) + 1 >= holders {
+            self.n_passed.store(0, Ordering::Relaxed);
+            let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+            if matches!(*now, Now::Here(_)) {
+                *now = Now::Away;
+            }
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 mod clip;
 mod fully_shard;
+mod gathered;
 mod mixed_precision;
 mod modules;
 mod optimizer_names;
