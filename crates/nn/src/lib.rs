@@ -64,8 +64,8 @@ pub use models::{
 };
 pub use module::{Field, Forward, Hook, Member, Members, Module, ModuleState, ModulesMut};
 pub use optim::{
-    AdamW, Optimizer, Sgd, blank_optimizer_state_dict, clip_grad_norm, load_optimizer_state_dict,
-    optimizer_state_dict,
+    AdamW, Optimizer, Sgd, blank_optimizer_state_dict, clip_grad_norm, clip_grad_norm_by,
+    load_optimizer_state_dict, optimizer_state_dict,
 };
 pub use parallel::{
     ColwiseParallel, ParallelStyle, Plan, PrepareInput, PrepareInputOutput, PrepareOutput,

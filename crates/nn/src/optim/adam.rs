@@ -44,6 +44,16 @@ impl AdamW {
 
 impl Optimizer for AdamW {
     fn step(&mut self, gradients: &Gradients) -> Result<()> {
+        self.slots.check(gradients)?;
+        self.step_some(gradients)
+    }
+
+    with_slots!();
+}
+
+impl AdamW {
+    /// A step of those that have a gradient, be it none of them.
+    pub(super) fn step_some(&mut self, gradients: &Gradients) -> Result<()> {
         let kernel = self.kernel;
         self.slots.each(gradients, |settings, parameter, gradient, kept| {
             let [mean, square] = kept else { return Ok(()) };
@@ -51,8 +61,6 @@ impl Optimizer for AdamW {
             kernel.step(parameter, gradient, mean, square, settings.step)
         })
     }
-
-    with_slots!();
 }
 
 impl Adam {

@@ -35,6 +35,7 @@ impl Lion {
 impl Optimizer for Lion {
     fn step(&mut self, gradients: &Gradients) -> Result<()> {
         let (beta1, beta2) = (self.beta1, self.beta2);
+        self.slots.check(gradients)?;
         self.slots.each(gradients, |settings, parameter, gradient, kept| {
             let [mean] = kept else { return Ok(()) };
             let factors = Factors {

@@ -13,18 +13,21 @@ use dtensor::{DTensor, Gradients, LocalError, Tensor};
 
 pub use adam::{Adam, AdamW};
 pub use by_name::{blank_optimizer_state_dict, load_optimizer_state_dict, optimizer_state_dict};
-pub use clip::clip_grad_norm;
+pub use clip::{clip_grad_norm, clip_grad_norm_by};
 pub use lion::Lion;
 pub use muon::Muon;
 pub use scaler::GradScaler;
 pub use schedule::{Constant, Cosine, Linear, Schedule, WarmUp};
 pub use sgd::Sgd;
 
-use crate::{Parameter, Result, StateDict, state_dict};
+use crate::{Error, Parameter, Result, StateDict, state_dict};
 
 /// What changes parameters by their gradients.
 pub trait Optimizer {
     /// One step. Parameters without a gradient stay as they are. All ranks call it.
+    ///
+    /// Refused, and nothing is changed: a parameter that the optimizer was given twice, and gradients of which none is of
+    /// one of its parameters, such as those from before the last step.
     fn step(&mut self, gradients: &Gradients) -> Result<()>;
 
     /// The learning rate of every group.
@@ -84,12 +87,23 @@ struct Slots {
     kept: Vec<Vec<DTensor>>,
     /// Steps that every parameter has made: one that had no gradient has made fewer than others.
     steps: Vec<u64>,
+    /// A parameter that is there twice: the gradients of a step are those of the value that it has before it, and so it
+    /// would be changed by one group alone.
+    twice: Option<Parameter>,
 }
 
 impl Slots {
     fn new(groups: Vec<Group>, names: &'static [&'static str]) -> Slots {
         let n = groups.iter().map(|group| group.parameters.len()).sum();
-        Slots { groups, factor: 1.0, names, kept: vec![Vec::new(); n], steps: vec![0; n] }
+        let twice = find_twice(groups.iter().flat_map(|group| &group.parameters));
+        let (kept, steps) = (vec![Vec::new(); n], vec![0; n]);
+        Slots { groups, factor: 1.0, names, kept, steps, twice }
+    }
+
+    /// Whether there is a step to make.
+    fn check(&self, gradients: &Gradients) -> Result<()> {
+        self.twice.as_ref().map_or(Ok(()), |twice| Err(given_twice(twice)))?;
+        check_some(self.groups.iter().flat_map(|group| &group.parameters), gradients)
     }
 
     fn numbered_parameters(&self) -> Vec<(String, Parameter)> {
@@ -228,6 +242,36 @@ impl Slots {
         (self.kept, self.steps) = (all_kept, all_steps);
         Ok(())
     }
+}
+
+/// The first parameter that is there a second time.
+fn find_twice<'a>(parameters: impl Iterator<Item = &'a Parameter>) -> Option<Parameter> {
+    let mut seen: Vec<&Parameter> = Vec::new();
+    for parameter in parameters {
+        if seen.iter().any(|other| other.is_same(parameter)) {
+            return Some(parameter.clone());
+        }
+        seen.push(parameter);
+    }
+    None
+}
+
+fn given_twice(parameter: &Parameter) -> Error {
+    Error::bad("a parameter", format!("{parameter:?}, twice"), "give each to one group")
+}
+
+/// Refuses gradients that are of other parameters, or of values that parameters had before: a step would do nothing.
+fn check_some<'a>(
+    mut parameters: impl Iterator<Item = &'a Parameter>,
+    gradients: &Gradients,
+) -> Result<()> {
+    if gradients.is_empty() || parameters.any(|own| gradients.get(&own.value()).is_some()) {
+        return Ok(());
+    }
+    let got = format!("{} of other tensors", gradients.len());
+    let want =
+        "none is of a parameter as it is now: walk back from a loss computed since the last step";
+    Err(Error::bad("the number of gradients", got, want))
 }
 
 /// What a step of one parameter is made with.

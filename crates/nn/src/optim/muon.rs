@@ -1,6 +1,6 @@
 use dtensor::{DTensor, Gradients};
 
-use super::{AdamW, Group, Optimizer};
+use super::{AdamW, Group, Optimizer, check_some, find_twice, given_twice};
 use crate::{Error, Parameter, Result, StateDict, state_dict};
 
 /// Muon, by Jordan and others: the direction of a matrix is made orthogonal before it is followed. Products of matrices are needed for
@@ -14,6 +14,8 @@ pub struct Muon {
     factor: f64,
     momentum: f64,
     others: AdamW,
+    /// A parameter that it was given twice.
+    twice: Option<Parameter>,
 }
 
 impl Muon {
@@ -47,8 +49,6 @@ impl Muon {
     /// # Ok::<(), dtensor::RunError>(())
     /// ```
     pub fn of_groups(groups: Vec<Group>, others: AdamW) -> Result<Muon> {
-        let mut seen =
-            others.numbered_parameters().into_iter().map(|(_, own)| own).collect::<Vec<_>>();
         for parameter in groups.iter().flat_map(|group| &group.parameters) {
             let value = parameter.value();
             if value.n_dims() != 2 {
@@ -56,18 +56,18 @@ impl Muon {
                 let want = "Muon is for matrices: give it to AdamW";
                 return Err(Error::bad("the shape of a parameter", got, want));
             }
-            if seen.iter().any(|other| other.is_same(parameter)) {
-                let got = format!("{parameter:?}, twice");
-                return Err(Error::bad("a parameter", got, "give each to one group"));
-            }
-            seen.push(parameter.clone());
         }
-        Ok(Muon::made(groups, others))
+        let muon = Muon::made(groups, others);
+        muon.twice.as_ref().map_or(Ok(()), |twice| Err(given_twice(twice)))?;
+        Ok(muon)
     }
 
     fn made(groups: Vec<Group>, others: AdamW) -> Muon {
         let n = groups.iter().map(|group| group.parameters.len()).sum();
-        Muon { groups, directions: vec![None; n], factor: 1.0, momentum: 0.95, others }
+        let (directions, twice) = (vec![None; n], None);
+        let mut muon = Muon { groups, directions, factor: 1.0, momentum: 0.95, others, twice };
+        muon.twice = find_twice(muon.numbered_parameters().iter().map(|(_, own)| own));
+        muon
     }
 
     /// With so much of the last direction.
@@ -110,6 +110,8 @@ fn orthogonal(matrix: &DTensor) -> dtensor::Result<DTensor> {
 
 impl Optimizer for Muon {
     fn step(&mut self, gradients: &Gradients) -> Result<()> {
+        self.twice.as_ref().map_or(Ok(()), |twice| Err(given_twice(twice)))?;
+        check_some(self.numbered_parameters().iter().map(|(_, own)| own), gradients)?;
         let of_group = |group: &Group| {
             let (lr, weight_decay) = (group.lr * self.factor, group.weight_decay);
             group
@@ -136,7 +138,7 @@ impl Optimizer for Muon {
             matrix.set(&value.redistribute_layout(&matrix.layout())?)?;
             *direction = Some(mean);
         }
-        self.others.step(gradients)
+        self.others.step_some(gradients)
     }
 
     fn numbered_parameters(&self) -> Vec<(String, Parameter)> {

@@ -59,7 +59,7 @@ impl GradScaler {
                 return Err(Error::bad("the dtype of a gradient", value.dtype(), want));
             }
         }
-        let is_finite = clip::grad_norm(parameters, gradients)?.is_finite();
+        let is_finite = clip::grad_norm(parameters, gradients, 2.0)?.is_finite();
         for parameter in parameters {
             let leaf = parameter.value();
             if let Some(gradient) = gradients.remove(&leaf) {

@@ -46,6 +46,7 @@ impl Optimizer for Sgd {
             let want = "nesterov looks ahead along it: set momentum, or leave nesterov out";
             return Err(Error::bad("the momentum of Sgd", kernel.momentum, want));
         }
+        self.slots.check(gradients)?;
         self.slots.each(gradients, |settings, parameter, gradient, kept| {
             let kernel = Kernel { lr: settings.lr, weight_decay: settings.weight_decay, ..kernel };
             kernel.step(parameter, gradient, kept.first_mut(), settings.step)

@@ -5,7 +5,7 @@ use dtensor::{
     Placement::{Partial, Replicate, Shard},
     ReduceOp,
 };
-use dtensor_nn::{Parameter, clip_grad_norm};
+use dtensor_nn::{Error, Parameter, clip_grad_norm, clip_grad_norm_by};
 use dtensor_testing::spmd;
 
 use crate::support::{assert_close, mesh, numbers, tensor};
@@ -107,6 +107,59 @@ fn ranks_that_have_nothing_take_part() {
         let leaf = parameters[0].value();
         gradients.insert(&leaf, leaf.detach().mul(f64::NAN)?);
         assert!(clip_grad_norm(&parameters, &mut gradients, 1.0)?.is_nan());
+        Ok(())
+    });
+}
+
+#[test]
+fn norms_of_other_powers_count_every_element_once() {
+    for power in [1.0, 3.0, 0.5, f64::INFINITY] {
+        spmd(2, |world| {
+            let mesh = mesh(world, &[("x", 2)]);
+            let placements = [Shard(0), Replicate, Partial(ReduceOp::Sum)];
+            let (mut parameters, mut gradients) = (Vec::new(), Gradients::default());
+            let mut all = Vec::new();
+            for (number, (shape, placement)) in SHAPES.iter().zip(placements).enumerate() {
+                let gradient = tensor(shape, number as f64, DType::F64, &mesh, &[Replicate]);
+                let parameter = Parameter::new(&gradient)?;
+                gradients.insert(&parameter.value(), gradient.redistribute(&[placement])?);
+                parameters.push(parameter);
+                all.extend(numbers(shape.iter().product(), number as f64));
+            }
+            let sizes = all.iter().map(|value| value.abs());
+            let want = match power.is_infinite() {
+                true => sizes.fold(0.0, f64::max),
+                false => sizes.map(|size| size.powf(power)).sum::<f64>().powf(1.0 / power),
+            };
+            let got = clip_grad_norm_by(&parameters, &mut gradients, want / 2.0, power)?;
+            assert!((got - want).abs() < 1e-12 * want, "{power}: {got} {want}");
+            let after = clip_grad_norm_by(&parameters, &mut gradients, want, power)?;
+            assert!((after - want / 2.0).abs() < 1e-5 * want, "{power}: {after} {want}");
+            // A gradient that is no number is not hidden.
+            let leaf = parameters[0].value();
+            gradients.insert(&leaf, leaf.detach().mul(f64::NAN)?);
+            assert!(clip_grad_norm_by(&parameters, &mut gradients, 1.0, power)?.is_nan());
+            Ok(())
+        });
+    }
+}
+
+/// Gradients would turn around.
+#[test]
+fn bounds_that_make_no_sense_are_refused() {
+    spmd(1, |world| {
+        let mesh = mesh(world, &[("x", 1)]);
+        let parameters = [Parameter::new(&tensor(&[3], 0.0, DType::F64, &mesh, &[Replicate]))?];
+        let leaf = parameters[0].value();
+        let mut gradients = Gradients::default();
+        gradients.insert(&leaf, leaf.detach());
+        for (max_norm, power) in
+            [(-1.0, 2.0), (f64::NAN, 2.0), (1.0, 0.0), (1.0, -2.0), (1.0, f64::NAN)]
+        {
+            let refused = clip_grad_norm_by(&parameters, &mut gradients, max_norm, power);
+            assert!(matches!(refused, Err(Error::BadSetting { .. })), "{refused:?}");
+            assert_eq!(gradients.get(&leaf).unwrap().to_vec::<f64>()?, leaf.to_vec::<f64>()?);
+        }
         Ok(())
     });
 }

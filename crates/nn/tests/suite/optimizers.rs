@@ -625,3 +625,60 @@ fn muon_has_groups_and_leaves_to_adamw_what_it_is_told_to() {
         Ok(())
     });
 }
+
+/// Which of two groups changes it would be left to chance.
+#[test]
+fn a_parameter_that_is_given_twice_is_refused() {
+    for (what, make) in ALL {
+        spmd(1, |world| {
+            let mesh = mesh(world, &[("x", 1)]);
+            let parameter = Parameter::new(&placed(&START, &[2, 2], &mesh, &[Replicate]))?;
+            let mut gradients = Gradients::default();
+            gradients.insert(&parameter.value(), parameter.value().detach());
+            let mut optimizer = make(vec![parameter.clone(), parameter.clone()]);
+            let refused = optimizer.step(&gradients).unwrap_err().to_string();
+            assert!(refused.contains("twice"), "{what}: {refused}");
+            assert_eq!(parameter.value().to_vec::<f64>()?, START, "{what}");
+            Ok(())
+        });
+    }
+    spmd(1, |world| {
+        let mesh = mesh(world, &[("x", 1)]);
+        let parameter = Parameter::new(&placed(&START, &[4], &mesh, &[Replicate]))?;
+        let mut gradients = Gradients::default();
+        gradients.insert(&parameter.value(), parameter.value().detach());
+        let group = |lr: f64| Group::new(vec![parameter.clone()], lr);
+        let refused = AdamW::of_groups(vec![group(0.1), group(0.2)]).step(&gradients);
+        assert!(matches!(refused, Err(Error::BadSetting { .. })), "{refused:?}");
+        Ok(())
+    });
+}
+
+/// They are of the values before the last step, or of another model: a step would do nothing, without a word.
+#[test]
+fn gradients_of_other_tensors_are_refused() {
+    for (what, make) in ALL {
+        spmd(1, |world| {
+            let mesh = mesh(world, &[("x", 1)]);
+            let make_one = || Parameter::new(&placed(&START, &[2, 2], &mesh, &[Replicate]));
+            let (parameter, other) = (make_one()?, make_one()?);
+            let mut gradients = Gradients::default();
+            gradients.insert(&parameter.value(), parameter.value().detach());
+            let mut optimizer = make(vec![parameter.clone()]);
+            optimizer.step(&gradients)?;
+            let after = parameter.value().to_vec::<f64>()?;
+            let refused = optimizer.step(&gradients).unwrap_err().to_string();
+            assert!(
+                refused.starts_with("the number of gradients is 1 of other"),
+                "{what}: {refused}"
+            );
+            assert_eq!(parameter.value().to_vec::<f64>()?, after, "{what}");
+            // One of several is enough, and none at all is a step of nothing.
+            gradients.insert(&parameter.value(), parameter.value().detach());
+            gradients.insert(&other.value(), other.value().detach());
+            optimizer.step(&gradients)?;
+            optimizer.step(&Gradients::default())?;
+            Ok(())
+        });
+    }
+}
