@@ -102,17 +102,27 @@ pub(crate) fn name(sample: &Sample) -> String {
     format!("{:?} {shapes:?}", sample.op)
 }
 
-/// Every so many cases: all of them on two ranks, where a wrong formula shows; on others, where it is the layouts that
-/// matter, some of every operation.
+/// Every so many cases of each operation: all of them on two ranks, where a wrong formula shows; on others, where it is the
+/// layouts that matter, some of every operation.
 #[track_caller]
 fn sweep(n_ranks: usize, sizes: &[usize], step: usize) {
     let cases = cases(sizes).into_iter().filter(|case| has_gradient(case.sample()));
-    let cases: Vec<_> = cases.step_by(step).collect();
+    let mut by_op: BTreeMap<&'static str, Vec<_>> = BTreeMap::new();
+    for case in cases {
+        by_op.entry(case.sample().op.name()).or_default().push(case);
+    }
+    let some = |(number, of_op): (usize, Vec<_>)| {
+        // Not the first of each, which are much alike.
+        let first = number % step.min(of_op.len());
+        of_op.into_iter().skip(first).step_by(step)
+    };
+    let cases: Vec<_> = by_op.into_values().enumerate().flat_map(some).collect();
     let mut alone: BTreeMap<String, Vec<Option<Dense>>> = BTreeMap::new();
     for case in &cases {
         alone.entry(name(case.sample())).or_insert_with(|| {
             let found = spmd(1, |world| Ok(on_one_rank(case.sample(), &mesh(world, &[1]))));
-            found.into_iter().next().unwrap().unwrap_or_default()
+            let found = found.into_iter().next().unwrap();
+            found.unwrap_or_else(|why| panic!("{} on one rank: {why}", case.name()))
         });
     }
     let outcomes = spmd(n_ranks, |world| {

@@ -4,8 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use dtensor::{
-    BackwardOptions, DTensor, DType, DeviceMesh, Error, Placement::Replicate, Result, call, grad,
-    op::Sample, ops::ops,
+    BackwardOptions, DTensor, DType, DeviceMesh, Error,
+    Placement::{self, Replicate, Shard},
+    Result, call, grad,
+    op::Sample,
+    ops::ops,
 };
 use dtensor_testing::{dense::Dense, spmd, tensors::draw};
 
@@ -54,6 +57,62 @@ fn are_those_of_differences_of_gradients() {
     assert!(unlisted.is_empty(), "not in without_second_gradient.txt: {unlisted:?}");
     let stale: Vec<_> = listed.keys().filter(|op| !missing.contains(*op)).collect();
     assert!(stale.is_empty(), "in without_second_gradient.txt, but they have one: {stale:?}");
+}
+
+/// The first sample of every operation, with operands that are cut.
+#[test]
+fn are_the_same_on_two_ranks() {
+    let samples = || -> Vec<Sample> {
+        ops().filter_map(|record| (record.samples)().into_iter().find(has_gradient)).collect()
+    };
+    let on = |n_ranks: usize, cut: Placement| {
+        spmd(n_ranks, |world| {
+            let mesh = mesh(world, &[n_ranks]);
+            Ok(samples().iter().map(|sample| second(sample, cut, &mesh)).collect::<Vec<_>>())
+        })
+        .remove(0)
+    };
+    let alone = on(1, Replicate);
+    let mut n = 0;
+    let mut wrong = Vec::new();
+    for dim in [0, 1] {
+        for ((sample, want), got) in samples().iter().zip(&alone).zip(on(2, Shard(dim))) {
+            // Those that have none are judged elsewhere.
+            let Ok(want) = want else { continue };
+            n += 1;
+            let is_right = got.as_ref().is_ok_and(|got| {
+                got.len() == want.len()
+                    && got.iter().zip(want).all(|(got, want)| got.is_close(want))
+            });
+            if !is_right {
+                wrong.push(format!("{} S({dim}): {got:?}, should be {want:?}", name(sample)));
+            }
+        }
+    }
+    let some = wrong.iter().take(25).cloned().collect::<Vec<_>>().join("\n");
+    assert!(wrong.is_empty(), "{} of {n} are wrong:\n{some}", wrong.len());
+    assert!(n > 200, "only {n}");
+}
+
+/// The second gradients with respect to all operands, whole, of operands that are cut like this where they have such a dim.
+fn second(sample: &Sample, cut: Placement, mesh: &DeviceMesh) -> Result<Vec<Dense>, String> {
+    let text = |error: Error| error.to_string();
+    let leaves = leaves_cut(sample, mesh, 0.0, cut).map_err(text)?;
+    let floats: Vec<&DTensor> = leaves.iter().filter(|leaf| leaf.needs_grad()).collect();
+    let zeros = |leaf: &DTensor| Dense::new(leaf.shape(), vec![0.0; leaf.numel()]);
+    let Some(number) = slopes(sample, &leaves).map_err(text)?.filter(DTensor::needs_grad) else {
+        return Ok(floats.into_iter().map(zeros).collect());
+    };
+    let found = number.backward().map_err(text)?;
+    let whole = |leaf: &&DTensor| match found.get(leaf) {
+        Some(gradient) => {
+            let values =
+                gradient.to_dtype(DType::F64).and_then(|gradient| gradient.to_vec::<f64>());
+            Ok(Dense::new(leaf.shape(), values.map_err(text)?))
+        }
+        None => Ok(zeros(leaf)),
+    };
+    floats.iter().map(whole).collect()
 }
 
 enum Found {
@@ -108,15 +167,30 @@ fn check(sample: &Sample, mesh: &DeviceMesh) -> Result<Found, String> {
 
 /// The operands, moved by so much along the direction.
 fn leaves(sample: &Sample, mesh: &DeviceMesh, offset: f64) -> Result<Vec<DTensor>> {
+    leaves_cut(sample, mesh, offset, Replicate)
+}
+
+/// The same, cut where there is a dim to cut.
+fn leaves_cut(
+    sample: &Sample,
+    mesh: &DeviceMesh,
+    offset: f64,
+    cut: Placement,
+) -> Result<Vec<DTensor>> {
     let metas = sample.metas();
+    let cut = |n_dims: usize| match cut {
+        Shard(dim) if dim >= n_dims => Replicate,
+        _ => cut,
+    };
     let values = draw(sample, 1);
     let leaf = |(operand, (whole, meta)): (usize, (&Dense, &dtensor::op::Meta))| {
         if !meta.dtype.is_float() {
-            return Ok(place(whole, meta.dtype, mesh, &[Replicate], 1));
+            return Ok(place(whole, meta.dtype, mesh, &[cut(meta.n_dims())], 1));
         }
         let parts = whole.data().iter().zip(direction(operand, whole.data().len()));
         let moved = parts.map(|(value, part)| value + offset * part).collect();
-        place(&Dense::new(whole.shape(), moved), meta.dtype, mesh, &[Replicate], 1).requires_grad()
+        let moved = Dense::new(whole.shape(), moved);
+        place(&moved, meta.dtype, mesh, &[cut(meta.n_dims())], 1).requires_grad()
     };
     values.iter().zip(&metas).enumerate().map(leaf).collect()
 }
