@@ -32,8 +32,7 @@ pub fn kaiming_uniform(
     mesh: &DeviceMesh,
     placements: &[Placement],
 ) -> Result<DTensor> {
-    let inputs: usize = shape.iter().skip(1).product();
-    let bound = 1.0 / (inputs.max(1) as f64).sqrt();
+    let bound = 1.0 / (inputs(shape).max(1) as f64).sqrt();
     uniform(shape, (-bound, bound), dtype, mesh, placements)
 }
 
@@ -44,10 +43,57 @@ pub fn xavier_uniform(
     mesh: &DeviceMesh,
     placements: &[Placement],
 ) -> Result<DTensor> {
-    let inputs: usize = shape.iter().skip(1).product();
-    let outputs = shape.first().copied().unwrap_or(1);
-    let bound = (6.0 / (inputs + outputs).max(1) as f64).sqrt();
+    let bound = (6.0 / both(shape)).sqrt();
     uniform(shape, (-bound, bound), dtype, mesh, placements)
+}
+
+/// Normal with the deviation `sqrt(2 / inputs)`, by He and others: for layers before a `relu`.
+pub fn kaiming_normal(
+    shape: &[usize],
+    dtype: DType,
+    mesh: &DeviceMesh,
+    placements: &[Placement],
+) -> Result<DTensor> {
+    normal(shape, (2.0 / inputs(shape).max(1) as f64).sqrt(), dtype, mesh, placements)
+}
+
+/// Normal with the deviation `sqrt(2 / (inputs + outputs))`, by Glorot and Bengio.
+pub fn xavier_normal(
+    shape: &[usize],
+    dtype: DType,
+    mesh: &DeviceMesh,
+    placements: &[Placement],
+) -> Result<DTensor> {
+    normal(shape, (2.0 / both(shape)).sqrt(), dtype, mesh, placements)
+}
+
+/// Normal around 0, within two deviations: what lies outside is drawn again.
+pub fn truncated_normal(
+    shape: &[usize],
+    deviation: f64,
+    dtype: DType,
+    mesh: &DeviceMesh,
+    placements: &[Placement],
+) -> Result<DTensor> {
+    const MOST: f64 = 2.0;
+    // One of 20 lies outside; after so many draws nothing does, but for one of 10^10. To ask would be to communicate.
+    const DRAWS: usize = 8;
+    let draw = || randn(shape, dtype, mesh, placements);
+    let mut values = draw()?;
+    for _ in 1..DRAWS {
+        values = values.abs()?.gt(MOST)?.where_self(&draw()?, &values)?;
+    }
+    values.clamp(Some((-MOST).into()), Some(MOST.into()))?.mul(deviation)
+}
+
+/// Inputs of a weight `[out, in, ...]`.
+fn inputs(shape: &[usize]) -> usize {
+    shape.iter().skip(1).product()
+}
+
+/// Inputs and outputs of a weight.
+fn both(shape: &[usize]) -> f64 {
+    (inputs(shape) + shape.first().copied().unwrap_or(1)).max(1) as f64
 }
 
 /// Copies on every axis.

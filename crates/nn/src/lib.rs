@@ -30,6 +30,7 @@
 // The derive macro names this crate, also within it.
 extern crate self as dtensor_nn;
 
+mod boxed;
 mod context_parallel;
 mod error;
 mod fully_shard;
@@ -46,6 +47,7 @@ mod pattern;
 mod state_dict;
 mod traverse;
 
+pub use boxed::Sequential;
 pub use context_parallel::{
     ContextParallel, Sequence, context_parallel_shard, context_parallel_unshard, context_plan,
     head_tail_inverse, head_tail_order,
@@ -56,7 +58,9 @@ pub use layers::{
     Activation, AttentionConfig, Conv1d, Conv2d, Dropout, Embedding, LayerNorm, Linear, Mlp,
     MultiHeadAttention, RmsNorm, Rotary,
 };
-pub use loss::{cross_entropy, cross_entropy_with, mse_loss};
+pub use loss::{
+    bce_with_logits, cross_entropy, cross_entropy_with, l1_loss, mse_loss, nll_loss, smooth_l1_loss,
+};
 pub use matching::{for_each_matching, replace_matching};
 pub use models::{
     Gpt, GptBlock, GptConfig, Llama, LlamaBlock, LlamaConfig, gpt_plan, gpt_sequence_plan,

@@ -1,10 +1,11 @@
 //! Modules by the patterns of their names.
 
-use std::any::{Any, type_name};
+use std::any::type_name;
 
 use crate::{
-    Error, Module, Result, assign_names, for_each_module, module_names, named_parameters, pattern,
-    set_training, traverse,
+    Error, Module, Result, assign_names,
+    boxed::{cast, cast_mut},
+    for_each_module, module_names, named_parameters, pattern, set_training, traverse,
 };
 
 /// Runs a function on every module whose name matches a pattern, as [`Plan::with`](crate::Plan::with) has them, those in a
@@ -40,7 +41,7 @@ pub fn for_each_matching(
 }
 
 /// Puts another module in the place of every module whose name matches a pattern: the one that `make` gives for it, of the
-/// same type, as the field is. Styles that were put around it stay; what it was in mode of learning, the new one is.
+/// same type, as the field is; in a field that is a `Box<dyn Forward>`, of any type. Styles that were put around it stay; what it was in mode of learning, the new one is.
 ///
 /// An error, after which nothing is changed: a pattern that matches nothing, a module that is no `M`, one whose parameters
 /// are gathered for use ([`fully_shard`](crate::fully_shard) comes afterwards), and what `make` says.
@@ -78,7 +79,7 @@ pub fn replace_matching<M: Module>(
             let name = traverse::joined(name, &parameter);
             return Err(Error::GatheredAlready { op: OP, name });
         }
-        let Some(old) = (&*module as &dyn Any).downcast_ref::<M>() else {
+        let Some(old) = cast::<M>(module) else {
             let (module, wanted) = (name.to_owned(), type_name::<M>());
             return Err(Error::OtherType { op: OP, module, wanted });
         };
@@ -91,7 +92,7 @@ pub fn replace_matching<M: Module>(
     let mut made = made.into_iter();
     for_each_module(module, |name, module| {
         if pattern::matches(pattern, name)
-            && let Some(place) = (&mut *module as &mut dyn Any).downcast_mut::<M>()
+            && let Some(place) = cast_mut::<M>(module)
             && let Some(new) = made.next()
         {
             *place = new;

@@ -371,6 +371,76 @@ fn a_keeper_is_asked_instead_of_keeping() {
     });
 }
 
+/// Where a walk keeps the graph, a keeper hears of every gradient that was computed with what it gave.
+#[test]
+fn a_keeper_that_stays_is_told_when_it_is_passed() {
+    struct Whole {
+        whole: DTensor,
+        passed: AtomicUsize,
+    }
+    impl Keeper for Whole {
+        fn again(&self) -> Result<DTensor> {
+            Ok(self.whole.clone())
+        }
+        fn passed(&self, holders: usize) {
+            // This test has one, too.
+            assert_eq!(holders, 2 + 1);
+            self.passed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    spmd(1, |world| {
+        let mesh = mesh(world, &[1]);
+        let x = place(&numbers(&[6, 4]), DType::F64, &mesh, &[Replicate], 1).requires_grad()?;
+        let whole = place(&numbers(&[4, 4]), DType::F64, &mesh, &[Replicate], 1);
+        let keeper = Arc::new(Whole { whole: whole.clone(), passed: AtomicUsize::new(0) });
+        let kept = whole.kept_by(keeper.clone());
+        let loss = x.matmul(&kept)?.matmul(&kept)?.sum(&[], false)?;
+        drop(kept);
+        for walk in 1..=2 {
+            loss.backward_with(&BackwardOptions::default().retain_graph())?;
+            assert_eq!(keeper.passed.load(Ordering::Relaxed), 2 * walk);
+        }
+        // It goes with the graph.
+        loss.backward()?;
+        assert_eq!((keeper.passed.load(Ordering::Relaxed), Arc::strong_count(&keeper)), (4, 1));
+        Ok(())
+    });
+}
+
+/// A gradient that goes home at once is not held whole until the end of the walk, nor brought there twice.
+#[test]
+fn a_gradient_may_be_brought_home_at_once() {
+    spmd(2, |world| {
+        let mesh = mesh(world, &[2]);
+        let first = place(&numbers(&[6, 4]), DType::F64, &mesh, &[Shard(0)], 1).requires_grad()?;
+        let last = place(&numbers(&[4, 4]), DType::F64, &mesh, &[Shard(0)], 1).requires_grad()?;
+        let run = |options: RedistributeOptions, walk: BackwardOptions| {
+            let x = first.mul(1.0)?;
+            let whole = last.redistribute_with(&[Replicate], &options)?;
+            let loss = x.matmul(&whole)?.matmul(&whole)?.sum(&[], false)?;
+            let (gradients, comm) = CommDebug::record(|| loss.backward_with(&walk));
+            let gradient = gradients?.remove(&last).unwrap();
+            Ok::<_, Error>((gradient, comm))
+        };
+        let plain = RedistributeOptions::default();
+        let (want, _) = run(plain, BackwardOptions::default())?;
+        let at_once = plain.gradient_at_once();
+        let (got, comm) = run(at_once, BackwardOptions::default())?;
+        assert_eq!((got.layout(), comm.calls()), (last.layout(), 1), "{comm}");
+        assert_eq!(
+            (comm.events[0].op, got.to_vec::<f64>()?),
+            ("redistribute", want.to_vec::<f64>()?)
+        );
+        // In another dtype, too.
+        let (got, comm) = run(at_once.backward_dtype(DType::F32), BackwardOptions::default())?;
+        assert_eq!((got.dtype(), comm.calls(), comm.events[0].bytes), (DType::F64, 1, 4 * 4 * 4));
+        // Unless it is left to be added to others.
+        let (got, comm) = run(at_once, BackwardOptions::default().unreduced())?;
+        assert_eq!((got.placements(), comm.calls()), (&[Partial(ReduceOp::Sum)][..], 0));
+        Ok(())
+    });
+}
+
 #[test]
 fn a_long_chain_is_freed_without_a_deep_stack() {
     spmd(1, |world| {

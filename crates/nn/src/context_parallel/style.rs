@@ -1,12 +1,11 @@
 //! The style of context parallel.
 
-use std::any::Any;
-
 use dtensor::{DeviceMesh, Placement};
 
 use super::Sequence;
 use crate::{
     Error, Gpt, Llama, Module, MultiHeadAttention, ParallelStyle, Plan, Result, Spot,
+    boxed::cast_mut,
     named_parameters,
     parallel::{axis_name, surround},
 };
@@ -44,12 +43,11 @@ impl ParallelStyle for ContextParallel {
                 return Err(Error::AlreadyCut { name, axis: axis_name(&value, axis), have });
             }
         }
-        let any = &mut *module as &mut dyn Any;
-        if let Some(attention) = any.downcast_mut::<MultiHeadAttention>() {
+        if let Some(attention) = cast_mut::<MultiHeadAttention>(module) {
             attention.set_sequence(sequence);
-        } else if let Some(model) = any.downcast_mut::<Gpt>() {
+        } else if let Some(model) = cast_mut::<Gpt>(module) {
             model.set_sequence(sequence);
-        } else if let Some(model) = any.downcast_mut::<Llama>() {
+        } else if let Some(model) = cast_mut::<Llama>(module) {
             model.set_sequence(sequence);
         } else {
             let wanted = "Gpt, Llama and MultiHeadAttention";

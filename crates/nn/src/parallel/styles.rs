@@ -1,11 +1,11 @@
 //! The styles of tensor parallel.
 
-use std::{any::Any, sync::Arc};
+use std::sync::Arc;
 
 use dtensor::{DTensor, Placement};
 
 use super::{ParallelStyle, Spot};
-use crate::{Embedding, Error, Linear, Module, Parameter, Result, named_parameters};
+use crate::{Embedding, Error, Linear, Module, Parameter, Result, boxed::cast, named_parameters};
 
 /// A [`Linear`] whose outputs are cut, or an [`Embedding`] whose columns are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,11 +52,10 @@ impl Default for SequenceParallel {
 
 impl ParallelStyle for ColwiseParallel {
     fn apply(&self, name: &str, module: &mut dyn Module, axis: usize) -> Result<()> {
-        let any = &*module as &dyn Any;
-        if let Some(linear) = any.downcast_ref::<Linear>() {
+        if let Some(linear) = cast::<Linear>(module) {
             cut(name, &linear.weight, axis, 0)?;
             linear.bias.iter().try_for_each(|bias| cut(name, bias, axis, 0))?;
-        } else if let Some(embedding) = any.downcast_ref::<Embedding>() {
+        } else if let Some(embedding) = cast::<Embedding>(module) {
             cut(name, &embedding.weight, axis, 1)?;
         } else {
             return Err(wrong("ColwiseParallel", name));
@@ -68,11 +67,10 @@ impl ParallelStyle for ColwiseParallel {
 
 impl ParallelStyle for RowwiseParallel {
     fn apply(&self, name: &str, module: &mut dyn Module, axis: usize) -> Result<()> {
-        let any = &*module as &dyn Any;
-        let input = if let Some(linear) = any.downcast_ref::<Linear>() {
+        let input = if let Some(linear) = cast::<Linear>(module) {
             cut(name, &linear.weight, axis, 1)?;
             Spot::Shard(-1)
-        } else if let Some(embedding) = any.downcast_ref::<Embedding>() {
+        } else if let Some(embedding) = cast::<Embedding>(module) {
             cut(name, &embedding.weight, axis, 0)?;
             Spot::Replicate
         } else {

@@ -9,10 +9,11 @@ use dtensor::{
     random,
 };
 use dtensor_nn::{
-    Activation, AttentionConfig, Conv1d, Conv2d, Dropout, Error, Forward, FullyShardOptions, Gpt,
-    GptConfig, LayerNorm, Linear, Llama, LlamaConfig, Mlp, Module, ModuleState, MultiHeadAttention,
-    Parameter, Result, Rotary, cross_entropy, cross_entropy_with, distribute_module,
-    for_each_matching, for_each_module, fully_shard, init, module_names, named_parameters,
+    Activation, AttentionConfig, ColwiseParallel, Conv1d, Conv2d, Dropout, Error, Forward,
+    FullyShardOptions, Gpt, GptConfig, LayerNorm, Linear, Llama, LlamaConfig, Mlp, Module,
+    ModuleState, MultiHeadAttention, Parameter, Plan, Result, RmsNorm, Rotary, RowwiseParallel,
+    Sequential, Spot, cross_entropy, cross_entropy_with, distribute_module, for_each_matching,
+    for_each_module, fully_shard, init, module_names, named_parameters, parallelize_module,
     parameters, replace_matching, set_training,
 };
 use dtensor_testing::spmd;
@@ -184,6 +185,66 @@ fn modules_are_visited_and_replaced_by_their_names() {
     });
 }
 
+/// A part of a user's own.
+#[derive(Clone, Debug, Module)]
+struct Halved {
+    state: ModuleState,
+}
+
+impl Forward for Halved {
+    fn forward(&self, x: &DTensor) -> dtensor::Result<DTensor> {
+        x.mul(0.5)
+    }
+}
+
+#[test]
+fn a_box_may_have_a_module_of_another_type() {
+    spmd(2, |world| {
+        let mesh = mesh(world, &[("x", 2)]);
+        let x = tensor(&[4, 6], 1.0, DType::F64, &mesh, &[Replicate]);
+        let mut model = Sequential::new()
+            .with(Linear::new(6, 5, true, DType::F64, &mesh)?)
+            .with(LayerNorm::new(5, true, 1e-5, DType::F64, &mesh)?)
+            .with(Sequential::new().with(Linear::new(5, 3, false, DType::F64, &mesh)?));
+        assert_eq!(names(&model), ["0.weight", "0.bias", "1.weight", "1.bias", "2.0.weight"],);
+        assert_eq!(module_names(&model), ["0", "1", "2", "2.0"]);
+        let one_by_one = |model: &Sequential| {
+            model.parts().iter().try_fold(x.clone(), |x, part| part.call(&x))?.to_vec::<f64>()
+        };
+        assert_eq!(model.call(&x)?.to_vec::<f64>()?, one_by_one(&model)?);
+        // Styles and replacements see what is in the box.
+        let plan = Plan::new()
+            .with("0", ColwiseParallel { output: Spot::Replicate, ..ColwiseParallel::default() })
+            .with("2.0", RowwiseParallel::default());
+        let want = model.call(&x)?.to_vec::<f64>()?;
+        parallelize_module(&mut model, &mesh, "x", &plan)?;
+        let first = named_parameters(&model).remove(0).1;
+        assert_eq!(first.layout().placements(), [Shard(0)]);
+        assert_close(&model.call(&x)?.to_vec::<f64>()?, &want, 1e-13, "cut");
+        replace_matching(&mut model, "2.0", |_, old: &Linear| {
+            let new = Linear::new(5, 3, true, DType::F64, &mesh)?;
+            new.weight.set(&old.weight.value())?;
+            Ok(new)
+        })?;
+        assert_eq!(names(&model).last().unwrap(), "2.0.bias");
+        let wrong = replace_matching(&mut model, "1", |_, old: &Linear| Ok(old.clone()));
+        assert!(matches!(wrong, Err(Error::OtherType { .. })), "{wrong:?}");
+        // Of another type, with what was put around the one before it, and in its mode.
+        set_training(&mut model, false);
+        let norm: Box<dyn Forward> = Box::new(RmsNorm::new(5, 1e-5, DType::F64, &mesh)?);
+        let mut norm = Some(norm);
+        replace_matching(&mut model, "1", |_, _: &Box<dyn Forward>| Ok(norm.take().unwrap()))?;
+        assert!(!names(&model).contains(&"1.bias".to_owned()));
+        assert!(!model.parts()[1].state().is_training());
+        let halved: Box<dyn Forward> = Box::new(Halved { state: ModuleState::default() });
+        let mut halved = Some(halved);
+        replace_matching(&mut model, "0", |_, _: &Box<dyn Forward>| Ok(halved.take().unwrap()))?;
+        assert_eq!(names(&model), ["1.weight", "2.0.weight", "2.0.bias"]);
+        assert_eq!(model.parts()[0].call(&x)?.placements(), [Replicate]);
+        Ok(())
+    });
+}
+
 #[test]
 fn a_mode_reaches_every_module() {
     spmd(1, |world| {
@@ -275,6 +336,20 @@ fn first_values_are_spread_as_they_should_be() {
         let (deviation, _) =
             spread(&init::xavier_uniform(&shape, DType::F64, &mesh, &placements)?)?;
         assert!((deviation - (2.0_f64 / 300.0).sqrt()).abs() < 0.002, "{deviation}");
+        let (deviation, _) = spread(&init::xavier_normal(&shape, DType::F64, &mesh, &placements)?)?;
+        assert!((deviation - (2.0_f64 / 300.0).sqrt()).abs() < 0.002, "{deviation}");
+        let (deviation, _) =
+            spread(&init::kaiming_normal(&shape, DType::F64, &mesh, &placements)?)?;
+        assert!((deviation - (2.0_f64 / 100.0).sqrt()).abs() < 0.004, "{deviation}");
+        let truncated = |placement: dtensor::Placement| {
+            random::manual_seed(1);
+            init::truncated_normal(&shape, 0.5, DType::F64, &mesh, &[placement])
+        };
+        let (deviation, largest) = spread(&truncated(Shard(0))?)?;
+        // Of a normal one within two deviations it is 0.8796.
+        assert!((deviation - 0.5 * 0.8796).abs() < 0.01, "{deviation}");
+        assert!((0.99..1.0).contains(&largest), "{largest}");
+        assert_eq!(truncated(Shard(1))?.to_vec::<f64>()?, truncated(Replicate)?.to_vec::<f64>()?);
         let config = GptConfig { layers: 1, ..GptConfig::default() };
         let gpt = Gpt::new(&config, DType::F64, &mesh)?;
         let (deviation, _) = spread(&gpt.layers[0].mlp.w1.weight.value())?;
@@ -445,6 +520,61 @@ fn convolutions_have_groups() {
             let error = refused.map(drop).unwrap_err().to_string();
             assert!(error.starts_with(&format!("the number of groups is {groups} for")), "{error}");
         }
+        Ok(())
+    });
+}
+
+/// By their formulas, and with gradients that are those of differences.
+#[test]
+fn losses_are_what_their_formulas_say() {
+    type Loss = fn(&DTensor, &DTensor) -> dtensor::Result<DTensor>;
+    type Formula = fn(f64, f64) -> f64;
+    fn smooth(d: f64) -> f64 {
+        if d < 0.3 { d * d / 0.6 } else { d - 0.15 }
+    }
+    let losses: [(&str, Loss, Formula); 4] = [
+        ("l1", dtensor_nn::l1_loss, |x, t| (x - t).abs()),
+        ("smooth", |x, t| dtensor_nn::smooth_l1_loss(x, t, 0.3), |x, t| smooth((x - t).abs())),
+        ("not smooth", |x, t| dtensor_nn::smooth_l1_loss(x, t, 0.0), |x, t| (x - t).abs()),
+        ("bce", dtensor_nn::bce_with_logits, |x, t| {
+            let p = 1.0 / (1.0 + (-x).exp());
+            -(t * p.ln() + (1.0 - t) * (1.0 - p).ln())
+        }),
+    ];
+    spmd(2, |world| {
+        let mesh = mesh(world, &[("x", 2)]);
+        let values = tensor(&[5, 3], 1.0, DType::F64, &mesh, &[Shard(0)]).mul(3.0)?;
+        let targets = tensor(&[5, 3], 2.0, DType::F64, &mesh, &[Replicate]).add(0.5)?;
+        let (x, t) = (values.to_vec::<f64>()?, targets.to_vec::<f64>()?);
+        for (what, loss, formula) in &losses {
+            let mean = |x: &[f64]| {
+                x.iter().zip(&t).map(|(x, t)| formula(*x, *t)).sum::<f64>() / x.len() as f64
+            };
+            let leaf = values.detach().requires_grad()?;
+            let got = loss(&leaf, &targets)?;
+            assert_close(&[got.item::<f64>()?], &[mean(&x)], 1e-13, what);
+            let slope = |at: usize| {
+                let moved = |by: f64| {
+                    let mut x = x.clone();
+                    x[at] += by;
+                    mean(&x)
+                };
+                (moved(1e-6) - moved(-1e-6)) / 2e-6
+            };
+            let want: Vec<f64> = (0..x.len()).map(slope).collect();
+            let gradients = got.backward()?;
+            let got = gradients.get(&leaf).unwrap().to_vec::<f64>()?;
+            assert_close(&got, &want, 1e-7, what);
+        }
+        for beta in [-1.0, f64::NAN] {
+            assert!(dtensor_nn::smooth_l1_loss(&values, &targets, beta).is_err());
+        }
+        // Of log-probabilities, with classes last.
+        let logits = tensor(&[2, 3, 5], 1.0, DType::F64, &mesh, &[Shard(2)]);
+        let ids = dtensor::Tensor::from_slice(&[0_i64, 4, 3, 1, 2, 2], &[2, 3]).unwrap();
+        let ids = dtensor::distribute_tensor_from(&ids, &mesh, &[Replicate], None)?;
+        let got = dtensor_nn::nll_loss(&logits.log_softmax(-1)?, &ids)?.item::<f64>()?;
+        assert_close(&[got], &[cross_entropy(&logits, &ids)?.item::<f64>()?], 1e-13, "nll");
         Ok(())
     });
 }
