@@ -13,7 +13,7 @@ use dtensor_layout::IndexBox;
 use crate::{Error, Result, Storage, StoredType, Value, formats};
 
 /// As many dims as the chunks of one tensor may divide.
-const MAX_CUT_DIMS: usize = 6;
+pub(crate) const MAX_CUT_DIMS: usize = 6;
 /// Pairs of chunks that are compared to name two that overlap, once it is known that some do.
 const MAX_COMPARED: usize = 1 << 20;
 
@@ -326,7 +326,7 @@ fn numel(sizes: impl Iterator<Item = usize> + Clone) -> Option<u64> {
     sizes.try_fold(1_u64, |product, size| product.checked_mul(size))
 }
 
-fn too_many_cuts(name: &str, file: &str) -> Error {
+pub(crate) fn too_many_cuts(name: &str, file: &str) -> Error {
     Error::Unsupported {
         what: format!("`{name}`, cut along more than {MAX_CUT_DIMS} dims,"),
         place: file.to_owned(),

@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::{Error, Result, Value, hash};
+use crate::{Error, Result, Value, formats::safetensors::MAX_HEADER, hash};
 
 /// The name of the manifest's file.
 pub const MANIFEST_FILE: &str = "dtensor.manifest.json";
@@ -21,6 +21,9 @@ pub const MANIFEST_VERSION: u64 = 1;
 
 /// Hexadecimal digits of [`Manifest::id`].
 pub(crate) const ID_DIGITS: usize = 16;
+
+/// The most bytes of a manifest: as of a header.
+pub(crate) const MAX_MANIFEST: u64 = MAX_HEADER;
 
 /// What every manifest begins with. The checksum lies at a fixed place, so that it can be found before anything is believed.
 const BEGIN: &str = "{\n  \"checksum\": \"";
@@ -66,6 +69,14 @@ impl Manifest {
     ) -> Manifest {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         Manifest { version: MANIFEST_VERSION, id, time, files, values, tensors, bytes }
+    }
+
+    /// The content of its file, which is written only if it can be read again: [`Error::Unsupported`] if it has more than `limit`
+    /// bytes.
+    pub(crate) fn to_file(&self, limit: u64) -> Result<Vec<u8>> {
+        let bytes = self.to_bytes();
+        check_size(bytes.len() as u64, limit)?;
+        Ok(bytes)
     }
 
     /// The content of its file.
@@ -122,6 +133,18 @@ impl Manifest {
         let values = values.iter().map(value).collect::<Result<_>>()?;
         let (time, tensors, bytes) = (number("time")?, number("tensors")?, number("bytes")?);
         Ok(Manifest { version, id, time, files, values, tensors, bytes })
+    }
+}
+
+/// Whether a manifest of so many bytes could be read again.
+pub(crate) fn check_size(bytes: u64, limit: u64) -> Result<()> {
+    match bytes <= limit {
+        true => Ok(()),
+        false => Err(Error::Unsupported {
+            what: format!("a manifest of {bytes} bytes, of at most {limit},"),
+            place: MANIFEST_FILE.to_owned(),
+            way_out: "it holds all values that are no tensors; save large ones as tensors of u8",
+        }),
     }
 }
 
@@ -242,6 +265,15 @@ mod tests {
         assert_eq!(read.to_bytes(), bytes);
         let Some(Value::Float(zero)) = read.values.get("zero") else { panic!("no zero") };
         assert!(zero.is_sign_negative());
+    }
+
+    #[test]
+    fn a_manifest_that_could_not_be_read_again_is_not_written() {
+        let manifest = manifest();
+        let bytes = manifest.to_bytes();
+        assert_eq!(manifest.to_file(bytes.len() as u64), Ok(bytes.clone()));
+        let error = manifest.to_file(bytes.len() as u64 - 1).unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
     }
 
     #[test]

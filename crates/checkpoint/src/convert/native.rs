@@ -17,7 +17,8 @@ use crate::{
     Error, FileRecord, Manifest, NewCheckpoint, NewFile, Result, SourceFile, StoredType,
     formats::native_write::{FilePlan, Part},
     hash,
-    save::{by_file, file_name, new_id, written_by_all},
+    manifest::MAX_MANIFEST,
+    save::{by_file, check_cuts, check_values, file_name, new_id, written_by_all},
     storage,
     team::Team,
     workers,
@@ -40,6 +41,8 @@ pub fn to_native(
     let team = Team::new(options.group.as_ref());
     let taken = team.agree(Taken::new(source, options))?;
     plan.check(taken.tensors.keys().map(String::as_str))?;
+    let values = taken.values.iter().map(|(name, value)| (name.as_str(), value));
+    check_values(values, MAX_MANIFEST)?;
     let planned = plan_files(&taken, mesh, plan, workers::threads(options.threads))?;
     team.once(|| check_place(source, target, options.overwrite))?;
     let id = team.told(new_id())?;
@@ -66,7 +69,8 @@ pub fn to_native(
     };
     let (tensors, bytes) = (taken.tensors.len() as u64, taken.bytes());
     let manifest = Manifest::new(id, files, taken.values, tensors, bytes);
-    team.once(|| new.commit(&manifest.to_bytes()).inspect_err(|_| new.abandon()))?;
+    let commit = || manifest.to_file(MAX_MANIFEST).and_then(|manifest| new.commit(&manifest));
+    team.once(|| commit().inspect_err(|_| new.abandon()))?;
     Ok(converted)
 }
 
@@ -161,7 +165,11 @@ fn plan_files(
             ),
         });
     }
-    let layouts = taken.tensors.iter().map(|(name, tensor)| plan.layout(name, tensor, mesh));
+    let layouts = taken.tensors.iter().map(|(name, tensor)| {
+        let layout = plan.layout(name, tensor, mesh)?;
+        check_cuts(name, &layout)?;
+        Ok(layout)
+    });
     let layouts = layouts.collect::<Result<Vec<Layout>>>()?;
     let by_rank = written_by_all(n_ranks, &layouts);
     let ranks: Vec<usize> = (0..n_ranks).collect();

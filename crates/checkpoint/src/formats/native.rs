@@ -7,12 +7,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::Value as Json;
 
-use super::safetensors::{
-    self, Header, MAX_HEADER, OWN_INFO, SHARDING_INFO, Stored, index_at, sizes,
-};
+use super::safetensors::{self, Header, OWN_INFO, SHARDING_INFO, Stored, index_at, sizes};
 use crate::{
     Catalog, Checksum, Chunk, Error, FileRecord, Format, MANIFEST_FILE, Manifest, Result,
-    SourceFile, Storage, TensorEntry, hash,
+    SourceFile, Storage, TensorEntry, hash, manifest::MAX_MANIFEST,
 };
 
 /// What the checkpoint in this place holds.
@@ -25,7 +23,7 @@ pub(crate) fn open(storage: &dyn Storage) -> Result<Catalog> {
 /// The bytes of the manifest, not yet verified.
 pub(crate) fn read_manifest(storage: &dyn Storage) -> Result<Vec<u8>> {
     let file = storage.open(MANIFEST_FILE)?;
-    if file.size() > MAX_HEADER {
+    if file.size() > MAX_MANIFEST {
         return Err(Error::broken(MANIFEST_FILE, format!("{} bytes are no manifest", file.size())));
     }
     let mut bytes = vec![0; file.size() as usize];

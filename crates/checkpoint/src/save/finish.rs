@@ -9,7 +9,9 @@ use super::{
     meeting::{Meeting, settle},
     plan::file_name,
 };
-use crate::{Entry, Error, FileRecord, Manifest, NewCheckpoint, Result, State, Value};
+use crate::{
+    Entry, Error, FileRecord, Manifest, NewCheckpoint, Result, State, Value, manifest::MAX_MANIFEST,
+};
 
 /// What is said about a save as a whole.
 pub(crate) struct Summary {
@@ -77,7 +79,8 @@ pub(crate) fn finish(
             }));
         }
         let manifest = Manifest::new(id.clone(), files, values, tensors, bytes);
-        new.commit(&manifest.to_bytes()).inspect_err(|_| new.abandon())?;
+        let manifest = manifest.to_file(MAX_MANIFEST);
+        manifest.and_then(|manifest| new.commit(&manifest)).inspect_err(|_| new.abandon())?;
         after().map_err(|error| {
             let (path, message) = (place.clone(), error.to_string());
             Error::AfterCommit { path, message }

@@ -3,6 +3,7 @@
 mod agree;
 mod assign;
 mod finish;
+mod limits;
 mod meeting;
 mod notes;
 mod options;
@@ -12,6 +13,7 @@ mod write;
 pub(crate) use agree::agree;
 pub(crate) use assign::written_by_all;
 pub(crate) use finish::{Summary, finish};
+pub(crate) use limits::{check_cuts, check_values};
 pub(crate) use meeting::settle;
 pub(crate) use notes::{ByNotes, SignsOfLife};
 pub use options::{SaveOptions, Saved};
@@ -24,7 +26,9 @@ use dtensor_comm::{World, WorldKind};
 
 use crate::{
     Destination, Entry, Error, FileRecord, NewCheckpoint, Result, State,
-    formats::native_write::Part, manifest::ID_DIGITS, storage,
+    formats::native_write::Part,
+    manifest::{ID_DIGITS, MAX_MANIFEST},
+    storage,
 };
 use meeting::ByCalls;
 
@@ -137,7 +141,13 @@ pub(crate) fn begin_agreement(
                 "the format needs it for itself",
             ));
         }
+        check_cuts(name, tensor.layout())?;
     }
+    let values = state.iter().filter_map(|(name, entry)| match entry {
+        Entry::Value(value) => Some((name, value)),
+        Entry::Tensor(_) => None,
+    });
+    check_values(values, MAX_MANIFEST)?;
     Ok(format!("{id:0ID_DIGITS$x}"))
 }
 

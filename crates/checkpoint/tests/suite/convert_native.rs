@@ -12,7 +12,7 @@ use dtensor_layout::Mesh;
 use dtensor_testing::spmd;
 
 use crate::convert_support::{
-    Place, assert_same, entry, floats, golden, names_in, open, part, refused,
+    Place, assert_same, bytes_of, entry, floats, golden, names_in, open, part, refused,
 };
 
 fn reshard(source: &str, target: &str, mesh: &str, plan: &str) -> Result<Converted, Error> {
@@ -137,6 +137,18 @@ fn plans_that_cannot_be_are_refused_before_anything_is_written() {
         let error = refused(&place, || reshard(&source, &place.path("native"), mesh, plan));
         assert!(error.to_string().contains(want), "{error}");
     }
+}
+
+#[test]
+fn a_tensor_that_could_not_be_read_again_is_not_cut_so() {
+    let place = Place::new();
+    let source = place.file("w.safetensors", &[floats("w", &[2; 7], &[0.5; 128])]);
+    let (mesh, target) = ("a=2,b=2,c=2,d=2,e=2,f=2,g=2", place.path("native"));
+    let all = "w = S(0), S(1), S(2), S(3), S(4), S(5), S(6)";
+    let error = refused(&place, || reshard(&source, &target, mesh, all));
+    assert!(error.to_string().contains("more than 6 dims"), "{error}");
+    reshard(&source, &target, mesh, "w = S(0), S(1), S(2), S(3), S(4), S(5), R").unwrap();
+    assert_eq!(bytes_of(&open(&target), "w"), bytes_of(&open(&source), "w"));
 }
 
 #[test]

@@ -199,6 +199,40 @@ fn a_tensor_with_the_name_that_the_format_needs_is_refused() {
 }
 
 #[test]
+fn values_that_no_manifest_can_hold_are_refused_and_the_old_checkpoint_stays() {
+    let (directory, path, text) = place();
+    spmd(2, |world| Ok(save(world, &small_state(world, 1)?, &text, &SaveOptions::default())?));
+    // A control character takes six bytes of the hundred million that a manifest may have.
+    let large = "\u{1}".repeat(17_000_000);
+    let errors = refused(2, &text, |world| {
+        let mut state = small_state(world, 2)?;
+        state.insert("notes", large.as_str())?;
+        Ok(state)
+    });
+    assert!(matches!(&errors[0], Error::Unsupported { what, .. } if what.contains("manifest")));
+    assert_eq!(errors[0], errors[1]);
+    assert_eq!(small_version(&path), Ok(1));
+    assert_eq!(names_in(directory.path()), ["model"]);
+}
+
+#[test]
+fn a_tensor_whose_parts_no_reader_can_put_together_is_refused() {
+    let (directory, _path, text) = place();
+    // Two ranks for each of seven dims.
+    let errors = refused(128, &text, |world| {
+        let axes = ["a", "b", "c", "d", "e", "f", "g"].map(|axis| (axis, 2));
+        let placements: Vec<_> = (0..7).map(Shard).collect();
+        let mesh = DeviceMesh::new(world, &axes)?;
+        let mut state = State::new();
+        state.insert("w", zeros(&[2; 7], DType::F32, &mesh, &placements)?)?;
+        Ok(state)
+    });
+    assert!(matches!(&errors[0], Error::Unsupported { what, .. } if what.contains("`w`")));
+    assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
+    assert!(names_in(directory.path()).is_empty());
+}
+
+#[test]
 fn states_that_differ_between_ranks_are_refused_with_the_first_difference() {
     let (directory, _path, text) = place();
     type Change = fn(&World, &mut State) -> Result<(), Failure>;
