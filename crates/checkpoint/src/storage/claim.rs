@@ -32,6 +32,11 @@ impl Drop for Claim {
     }
 }
 
+/// Whether a save of this process is writing to a place.
+pub(crate) fn is_claimed(place: &str) -> bool {
+    claimed().contains(place)
+}
+
 fn claimed() -> MutexGuard<'static, HashSet<String>> {
     CLAIMED.lock().unwrap_or_else(PoisonError::into_inner)
 }
