@@ -45,6 +45,9 @@ impl Series {
     }
 
     /// With only the last `n` checkpoints kept, and at least one. Older ones are removed after a save.
+    ///
+    /// What counts is when they were saved, and not their steps: a run that went back to an earlier step keeps what it saves from
+    /// there on, and what it had saved beyond goes.
     #[must_use]
     pub fn keep(mut self, n: usize) -> Series {
         self.keep = Some(n.max(1));
@@ -88,25 +91,23 @@ impl Series {
 
     /// The steps with a complete checkpoint, ascending.
     pub fn steps(&self) -> Result<Vec<u64>> {
-        let shelf = storage::shelf(&self.place)?;
-        let mut steps = Vec::new();
-        for step in shelf.checkpoints()?.iter().filter_map(|name| step_of(name)) {
-            if is_complete(&*shelf, step)? {
-                steps.push(step);
-            }
-        }
+        let steps = steps_of(&*storage::shelf(&self.place)?)?;
+        let mut steps: Vec<u64> =
+            steps.into_iter().filter_map(|(time, step)| time.map(|_| step)).collect();
         steps.sort_unstable();
         Ok(steps)
     }
 
-    /// The step of the newest checkpoint: the one that `latest` names, and if that is not complete the highest one that is.
+    /// The step of the newest checkpoint: the one that `latest` names, and if that is not complete the one that was saved last of
+    /// those that are.
     pub fn latest(&self) -> Result<Option<u64>> {
         let shelf = storage::shelf(&self.place)?;
         let named =
             shelf.read(LATEST)?.and_then(|text| step_of(str::from_utf8(&text).ok()?.trim()));
         match named {
-            Some(step) if is_complete(&*shelf, step)? => Ok(Some(step)),
-            _ => Ok(self.steps()?.pop()),
+            Some(step) if saved_at(&*shelf, step)?.is_some() => Ok(Some(step)),
+            // What is not complete has no time, and is before all that have one.
+            _ => Ok(steps_of(&*shelf)?.pop().and_then(|(time, step)| time.map(|_| step))),
         }
     }
 
@@ -138,13 +139,18 @@ impl Series {
         shelf.write(LATEST, format!("{}\n", name_of(step)).as_bytes())?;
         shelf.clear()?;
         let Some(keep) = self.keep else { return Ok(()) };
-        let mut steps: Vec<u64> =
-            shelf.checkpoints()?.iter().filter_map(|name| step_of(name)).collect();
-        // The one just saved stays, also if the run went back to an earlier step.
-        steps.retain(|&other| other != step);
-        steps.sort_unstable();
-        let n_gone = (steps.len() + 1).saturating_sub(keep);
-        steps[..n_gone].iter().try_for_each(|&old| shelf.remove(&name_of(old)))
+        let mut complete = Vec::new();
+        for (time, other) in steps_of(&*shelf)? {
+            match time {
+                // The one just saved stays, whatever the clocks of others said.
+                _ if other == step => {}
+                Some(_) => complete.push(other),
+                // It is none of those that are kept: nothing could be loaded from it.
+                None => shelf.remove_abandoned(&name_of(other))?,
+            }
+        }
+        let n_gone = (complete.len() + 1).saturating_sub(keep);
+        complete[..n_gone].iter().try_for_each(|&old| shelf.remove(&name_of(old)))
     }
 }
 
@@ -157,8 +163,20 @@ fn step_of(name: &str) -> Option<u64> {
     (name_of(step) == name).then_some(step)
 }
 
-/// Whether the step has a manifest that can be believed. Whoever wrote it had written everything else before.
-fn is_complete(shelf: &dyn storage::Shelf, step: u64) -> Result<bool> {
+/// All steps, each with the time when it was saved if it is complete; the oldest first. Within one second the step decides.
+fn steps_of(shelf: &dyn storage::Shelf) -> Result<Vec<(Option<u64>, u64)>> {
+    let steps = shelf.checkpoints()?;
+    let steps = steps.iter().filter_map(|name| step_of(name));
+    let mut steps =
+        steps.map(|step| Ok((saved_at(shelf, step)?, step))).collect::<Result<Vec<_>>>()?;
+    steps.sort_unstable();
+    Ok(steps)
+}
+
+/// When the step was saved, if it has a manifest that can be believed. Whoever wrote that had written everything else before.
+fn saved_at(shelf: &dyn storage::Shelf, step: u64) -> Result<Option<u64>> {
     let manifest = shelf.read(&format!("{}/{MANIFEST_FILE}", name_of(step)))?;
-    Ok(manifest.is_some_and(|bytes| Manifest::parse(MANIFEST_FILE, &bytes).is_ok()))
+    Ok(manifest
+        .and_then(|bytes| Manifest::parse(MANIFEST_FILE, &bytes).ok())
+        .map(|manifest| manifest.time))
 }

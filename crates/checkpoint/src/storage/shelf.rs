@@ -23,8 +23,11 @@ pub(crate) trait Shelf {
     /// Removes a checkpoint, which is whole or gone for every reader.
     fn remove(&self, name: &str) -> Result<()>;
 
-    /// Removes what killed saves have left.
+    /// Removes what killed saves have left beside the checkpoints.
     fn clear(&self) -> Result<()>;
+
+    /// Removes what killed saves have left under the name of a checkpoint that is not complete, if that is where they write.
+    fn remove_abandoned(&self, name: &str) -> Result<()>;
 }
 
 /// The place that a path or a URL names.
@@ -90,6 +93,11 @@ impl Shelf for LocalShelf {
 
     fn clear(&self) -> Result<()> {
         leftovers::clear_unfinished(&self.root).map_err(self.failed("clear", ""))
+    }
+
+    fn remove_abandoned(&self, _: &str) -> Result<()> {
+        // A directory has its name when it is complete; one with this name and without a manifest is not from a save.
+        Ok(())
     }
 }
 

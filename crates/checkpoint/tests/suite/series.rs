@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use dtensor_checkpoint::{AsyncSaver, Error, SaveOptions, Series};
+use dtensor_checkpoint::{AsyncSaver, Error, MANIFEST_FILE, Manifest, SaveOptions, Series};
 use dtensor_testing::spmd;
 
 use crate::saved::{names_in, place, small_state, small_version};
@@ -28,8 +28,52 @@ fn a_series_keeps_the_last_ones_and_knows_the_latest() {
     assert_eq!(small_version(&path.join("step-00000020")), Ok(20));
 }
 
+/// Makes the checkpoint of a step one that was saved so many seconds earlier.
+fn make_older(series: &Series, step: u64, seconds: u64) {
+    let path = format!("{}/{MANIFEST_FILE}", series.path(step));
+    let mut manifest = Manifest::parse(MANIFEST_FILE, &fs::read(&path).unwrap()).unwrap();
+    manifest.time -= seconds;
+    fs::write(&path, manifest.to_bytes()).unwrap();
+}
+
 #[test]
-fn where_latest_is_wrong_the_highest_complete_one_counts() {
+fn a_run_that_went_back_keeps_what_it_saves_from_there_on() {
+    let (_directory, path, text) = place();
+    let series = Series::new(text).keep(2);
+    for (step, age) in [(200, 40), (300, 30), (100, 20), (150, 10)] {
+        spmd(1, |world| {
+            let state = small_state(world, step as i64)?;
+            Ok(series.save(world, &state, step, &SaveOptions::default())?)
+        });
+        make_older(&series, step, age);
+    }
+    assert_eq!(series.steps().unwrap(), [100, 150]);
+    // Also where the file is lost that names it.
+    make_older(&series, 150, 15);
+    fs::remove_file(path.join("latest")).unwrap();
+    assert_eq!(series.latest().unwrap(), Some(100));
+}
+
+#[test]
+fn what_is_not_complete_is_none_of_those_that_are_kept() {
+    let (_directory, path, text) = place();
+    let series = Series::new(text).keep(2);
+    let save = |step: u64| {
+        spmd(1, |world| {
+            let state = small_state(world, step as i64)?;
+            Ok(series.save(world, &state, step, &SaveOptions::default())?)
+        });
+    };
+    save(1);
+    fs::create_dir(path.join("step-00000002")).unwrap();
+    save(3);
+    assert_eq!(series.steps().unwrap(), [1, 3]);
+    save(4);
+    assert_eq!(series.steps().unwrap(), [3, 4]);
+}
+
+#[test]
+fn where_latest_is_wrong_the_newest_complete_one_counts() {
     let (_directory, path, text) = place();
     let series = Series::new(text);
     spmd(1, |world| {

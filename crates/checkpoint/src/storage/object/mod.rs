@@ -60,6 +60,12 @@ impl ObjectFiles {
         name.split('/').fold(self.prefix.clone(), |path, part| path.join(part))
     }
 
+    /// A place inside of this one.
+    fn within(&self, name: &str) -> ObjectFiles {
+        let (prefix, place) = (self.path(name), self.place_of(name));
+        ObjectFiles { stores: self.stores.clone(), prefix, place }
+    }
+
     fn place_of(&self, name: &str) -> String {
         format!("{}/{name}", self.place)
     }

@@ -7,7 +7,10 @@ use super::{
     place::Stores,
     run::{begin, failed, run},
 };
-use crate::{Error, MANIFEST_FILE, ReadAt, Result, SourceFile, Storage, storage::shelf::Shelf};
+use crate::{
+    Error, MANIFEST_FILE, ReadAt, Result, SourceFile, Storage,
+    storage::{leftovers::ABANDONED, shelf::Shelf},
+};
 
 /// Bytes of one request. A longer read is several requests at a time.
 const REQUEST: usize = 8 << 20;
@@ -62,8 +65,17 @@ impl Shelf for ObjectFiles {
     }
 
     fn clear(&self) -> Result<()> {
-        // A save that was killed left its files under the step that it was for, and they are removed with that.
+        // A save that was killed left its files under the name that it was for.
         Ok(())
+    }
+
+    fn remove_abandoned(&self, name: &str) -> Result<()> {
+        let files = self.within(name);
+        // A manifest that cannot be read may be damaged, or of a later version: nobody can say what it lists.
+        match files.content()?.0.iter().any(|object| object == MANIFEST_FILE) {
+            true => Ok(()),
+            false => files.remove_abandoned(None, ABANDONED),
+        }
     }
 }
 

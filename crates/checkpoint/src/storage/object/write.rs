@@ -10,7 +10,10 @@ use object_store::UpdateVersion;
 use super::{ObjectFiles, names};
 use crate::{
     Destination, Error, MANIFEST_FILE, Manifest, NewCheckpoint, NewFile, Result,
-    storage::{claim::Claim, leftovers::is_id},
+    storage::{
+        claim::Claim,
+        leftovers::{ABANDONED, is_id},
+    },
 };
 
 /// What the names of folders with notes begin with.
@@ -18,10 +21,6 @@ const NOTES: &str = "notes-";
 
 /// The note that says that there may be others.
 const OPEN: &str = "open";
-
-/// How long nothing was written by a save that counts as killed. Stores know no locks, so that there is no better way to tell it
-/// from one that is under way in another process.
-const ABANDONED: Duration = Duration::from_secs(24 * 3600);
 
 impl Destination for ObjectFiles {
     fn place(&self) -> String {
@@ -55,19 +54,14 @@ impl NewCheckpoint for NewObjects {
     fn begin(&self) -> Result<()> {
         let claim = Claim::new(self.place())?;
         let (objects, folders) = self.files.content()?;
-        let is_ours = |folder: &String| is_id(folder.strip_prefix(NOTES).unwrap_or(folder));
         let other = objects.iter().find(|name| *name != MANIFEST_FILE);
-        if let Some(other) = other.or_else(|| folders.iter().find(|folder| !is_ours(folder))) {
+        if let Some(other) = other.or_else(|| folders.iter().find(|folder| !is_of_a_save(folder))) {
             return Err(Error::Occupied { path: self.place(), found: format!("`{other}`") });
         }
         // Whatever is not of the checkpoint that is there was left by a save that was killed, or is being written by another process.
         let replaces = self.current()?;
         let current = replaces.as_ref().map(|(id, _)| id);
-        for folder in folders.iter().filter(|folder| Some(*folder) != current) {
-            if self.is_abandoned(folder)? {
-                self.files.delete_children(folder)?;
-            }
-        }
+        self.files.remove_abandoned(current.map(String::as_str), ABANDONED)?;
         *self.begun() = Some(Begun { _claim: claim, replaces });
         Ok(())
     }
@@ -155,11 +149,48 @@ impl NewObjects {
         };
         Ok(Some((Manifest::parse(MANIFEST_FILE, &bytes)?.id, version)))
     }
+}
 
-    /// Whether nothing was written to a folder for a long time.
-    fn is_abandoned(&self, folder: &str) -> Result<bool> {
-        let objects = self.files.children(folder)?.objects;
-        let newest = objects.iter().map(|object| SystemTime::from(object.last_modified)).max();
-        Ok(newest.is_some_and(|newest| newest.elapsed().is_ok_and(|age| age > ABANDONED)))
+impl ObjectFiles {
+    /// Removes what saves that were killed have left here: folders of saves to which nothing was written for some time. The one of the
+    /// checkpoint that is here stays.
+    pub(super) fn remove_abandoned(&self, current: Option<&str>, age: Duration) -> Result<()> {
+        let (_, folders) = self.content()?;
+        let is_left = |folder: &&String| Some(folder.as_str()) != current && is_of_a_save(folder);
+        for folder in folders.iter().filter(is_left) {
+            let objects = self.children(folder)?.objects;
+            let newest = objects.iter().map(|object| SystemTime::from(object.last_modified)).max();
+            if newest.is_some_and(|newest| newest.elapsed().is_ok_and(|passed| passed >= age)) {
+                self.delete_children(folder)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a folder is named as those are that saves write to.
+fn is_of_a_save(folder: &str) -> bool {
+    is_id(folder.strip_prefix(NOTES).unwrap_or(folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_save_has_left_is_removed_when_it_is_old_enough() {
+        let files = ObjectFiles::open("memory://abandoned/step-00000001").unwrap();
+        let (current, dead) = ("0123456789abcdef", "fedcba9876543210");
+        let notes = format!("{NOTES}{dead}");
+        for folder in [current, dead, &notes, "of-somebody-else"] {
+            files.put(&format!("{folder}/object"), b"half").unwrap();
+        }
+        let folders = || files.content().unwrap().1;
+        files.remove_abandoned(Some(current), ABANDONED).unwrap();
+        assert_eq!(folders().len(), 4);
+        files.remove_abandoned(Some(current), Duration::ZERO).unwrap();
+        assert_eq!(folders(), [current, "of-somebody-else"]);
+        files.remove_abandoned(None, Duration::ZERO).unwrap();
+        assert_eq!(folders(), ["of-somebody-else"]);
     }
 }
