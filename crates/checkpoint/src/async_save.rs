@@ -14,7 +14,8 @@ use crate::{
     Error, FileRecord, NewCheckpoint, Progress, Result, SaveOptions, Saved, State,
     formats::native_write::Part,
     save::{
-        self, ByNotes, Give, Meter, PlannedFile, Prepared, SignsOfLife, Summary, finish, write_file,
+        self, After, ByNotes, Give, Meter, PlannedFile, Prepared, SignsOfLife, Summary, finish,
+        write_file,
     },
     storage,
 };
@@ -134,7 +135,7 @@ impl AsyncSaver {
         state: &State,
         path: &str,
         options: &SaveOptions,
-        after: Box<dyn Fn() -> Result<()> + Send>,
+        after: Box<After<'static>>,
     ) -> Result<AsyncSave> {
         if let (WhenBusy::Wait, Some(last)) = (self.when_busy, &self.last) {
             // Its error belongs to its own handle.
@@ -257,7 +258,7 @@ struct Job {
     new: Box<dyn NewCheckpoint>,
     summary: Summary,
     snapshot: Result<Vec<Vec<u8>>>,
-    after: Box<dyn Fn() -> Result<()> + Send>,
+    after: Box<After<'static>>,
     pool: Pool,
     shared: Arc<Shared>,
 }

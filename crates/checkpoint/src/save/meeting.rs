@@ -4,9 +4,15 @@
 //! nobody failed; then everybody is told how that went. So all ranks succeed, or all fail, for the same reason. There are
 //! two ways to meet: [`ByCalls`] of the world, and by notes beside the checkpoint (`ByNotes`), for those who work while
 //! the program is using the world.
+//!
+//! Whoever waits for the others in a call of the world waits no longer than its deadline. So long work is done while the ranks
+//! [`keep_company`](ByCalls::keep_company), and then it may take as long as it takes.
 
-use dtensor_comm::Group;
+use std::time::Duration;
 
+use dtensor_comm::{Group, ReduceOp};
+
+use super::alongside::alongside;
 use crate::{Error, Result};
 
 /// A way to meet.
@@ -16,6 +22,9 @@ pub(crate) trait Meeting {
     /// Gives every rank's message to rank 0, in the order of ranks; a rank of which nothing is heard has an error instead.
     /// Other ranks get nothing.
     fn gather(&mut self, message: &[u8]) -> Result<Option<Vec<Result<Vec<u8>>>>>;
+
+    /// The step that rank 0 takes, which may be a long one; the others have none, and wait for it.
+    fn take_step(&mut self, step: Option<&mut (dyn FnMut() + Send)>) -> Result<()>;
 
     /// Gives rank 0's message, which only it has, to everybody.
     fn announce(&mut self, message: Option<Vec<u8>>) -> Result<Vec<u8>>;
@@ -28,7 +37,7 @@ pub(crate) trait Meeting {
 pub(crate) fn settle(
     meeting: &mut dyn Meeting,
     mine: Result<Vec<u8>>,
-    conclude: impl FnOnce(Option<Vec<Vec<u8>>>) -> Result<()>,
+    conclude: impl FnOnce(Option<Vec<Vec<u8>>>) -> Result<()> + Send,
 ) -> Result<()> {
     let message = match &mine {
         Ok(done) => [&[DONE], done.as_slice()].concat(),
@@ -36,19 +45,26 @@ pub(crate) fn settle(
     };
     // What others are told as a text, this rank knows as an error.
     let mut own = mine.err();
-    let verdict = meeting.gather(&message)?.map(|messages| match first_failure(messages) {
-        Ok(done) => match conclude(Some(done)) {
-            Ok(()) => vec![DONE],
-            Err(error) => {
-                about_all(&error).unwrap_or_else(|| failure(0, &own.insert(error).to_string()))
-            }
-        },
-        Err(failure) => {
-            // The failure before is the one to be told.
-            let _ = conclude(None);
-            failure
+    let mut verdict = None;
+    match meeting.gather(&message)? {
+        None => meeting.take_step(None)?,
+        Some(messages) => {
+            let judge = || match first_failure(messages) {
+                Ok(done) => match conclude(Some(done)) {
+                    Ok(()) => vec![DONE],
+                    Err(error) => about_all(&error)
+                        .unwrap_or_else(|| failure(0, &own.insert(error).to_string())),
+                },
+                Err(failure) => {
+                    // The failure before is the one to be told.
+                    let _ = conclude(None);
+                    failure
+                }
+            };
+            let mut once = Some(judge);
+            meeting.take_step(Some(&mut || verdict = once.take().map(|judge| judge())))?;
         }
-    });
+    }
     let verdict = meeting.announce(verdict)?;
     match verdict.split_first() {
         Some((&DONE, _)) => Ok(()),
@@ -61,7 +77,7 @@ pub(crate) fn settle(
     }
 }
 
-const DONE: u8 = 0;
+pub(super) const DONE: u8 = 0;
 const FAILED: u8 = 1;
 const BUSY: u8 = 2;
 const OVERTAKEN: u8 = 3;
@@ -128,7 +144,28 @@ impl ByCalls {
     pub(crate) fn new(group: &Group) -> ByCalls {
         ByCalls { group: group.tag("checkpoint") }
     }
+
+    /// Does something that may take longer than a call of the world may wait, on this rank or on others. All ranks call it, and it
+    /// ends when all are done.
+    pub(crate) fn keep_company<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        if self.group.size() == 1 {
+            return Ok(work());
+        }
+        let mut done = None;
+        alongside(HEARTBEAT, || done = Some(work()), |is_done| self.are_done(is_done))?;
+        done.ok_or_else(|| Error::OnRank { rank: self.group.rank(), message: NOTHING.into() })
+    }
+
+    /// Whether all ranks are.
+    fn are_done(&self, is_done: bool) -> Result<bool> {
+        let mut all_done = [i64::from(is_done)];
+        self.group.all_reduce(&mut all_done, ReduceOp::Min)?;
+        Ok(all_done == [1])
+    }
 }
+
+/// How long a rank works before it meets those that wait for it: much shorter than any deadline.
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
 
 impl Meeting for ByCalls {
     fn rank(&self) -> usize {
@@ -138,6 +175,17 @@ impl Meeting for ByCalls {
     fn gather(&mut self, message: &[u8]) -> Result<Option<Vec<Result<Vec<u8>>>>> {
         let messages = self.group.gather_lists(message, 0)?;
         Ok(messages.map(|messages| messages.into_iter().map(Ok).collect()))
+    }
+
+    fn take_step(&mut self, step: Option<&mut (dyn FnMut() + Send)>) -> Result<()> {
+        match step {
+            Some(step) => self.keep_company(step),
+            // One who only waits needs no thread for that.
+            None => {
+                while !self.are_done(true)? {}
+                Ok(())
+            }
+        }
     }
 
     fn announce(&mut self, message: Option<Vec<u8>>) -> Result<Vec<u8>> {

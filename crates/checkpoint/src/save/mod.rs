@@ -1,6 +1,7 @@
 //! Saving: every rank writes what it holds, once, and a new checkpoint takes the place of the old one in one step.
 
 mod agree;
+mod alongside;
 mod assign;
 mod finish;
 mod limits;
@@ -36,7 +37,8 @@ use meeting::ByCalls;
 ///
 /// The new checkpoint appears in one step, after all ranks have written and synced their files. Whatever happens before,
 /// be it that the machine stops, what was at `path` stays as it was; nothing else may be there but an older checkpoint, which is replaced.
-/// If any rank fails, all ranks return an error.
+/// If any rank fails, all ranks return an error. It takes as long as it takes: ranks that are done meet those that are still writing
+/// from time to time, so that the deadline of the world is only about ranks that do not answer any more.
 ///
 /// ```
 /// use dtensor::{DType, DeviceMesh, Placement::Shard, Runner, arange};
@@ -75,7 +77,7 @@ pub(crate) fn save_then(
     state: &State,
     path: &str,
     options: &SaveOptions,
-    after: &dyn Fn() -> Result<()>,
+    after: &After<'_>,
 ) -> Result<Saved> {
     let destination = storage::destination(path);
     let destination = destination.as_deref().map_err(Error::clone);
@@ -88,22 +90,33 @@ fn save_now(
     place: &str,
     destination: Result<&dyn Destination>,
     options: &SaveOptions,
-    after: &dyn Fn() -> Result<()>,
+    after: &After<'_>,
 ) -> Result<Saved> {
     let id = begin_agreement(world, place, state, None)?;
     let prepared = prepare(world, state, destination, options, &id, |new| new.begin())?;
     let Prepared { new, files, summary } = prepared;
     let meter = Meter::new(summary.written, options.progress.clone());
-    let written = files
-        .iter()
-        .map(|PlannedFile { name, plan, sources }| {
+    let write = || {
+        let write = |PlannedFile { name, plan, sources }: &PlannedFile| {
             let mut read =
                 |position: usize, _: &Part, give: &mut Give<'_>| sources[position].read(give);
             write_file(&*new, name, plan, &mut read, &meter)
-        })
-        .collect::<Result<Vec<FileRecord>>>();
-    finish(&mut ByCalls::new(&world.group()), &*new, summary, written, after)
+        };
+        files.iter().map(write).collect::<Result<Vec<FileRecord>>>()
+    };
+    let mut meeting = ByCalls::new(&world.group());
+    // Ranks that have less to write, or a faster disk, are waited with.
+    let written = meeting.keep_company(write).inspect_err(|_| {
+        // The others cannot be reached any more.
+        if world.rank() == 0 {
+            new.abandon();
+        }
+    })?;
+    finish(&mut meeting, &*new, summary, written, after)
 }
+
+/// What rank 0 does after the commit.
+pub(crate) type After<'a> = dyn Fn() -> Result<()> + Send + Sync + 'a;
 
 /// What a rank knows when a save may begin to write.
 pub(crate) struct Prepared {
@@ -158,7 +171,7 @@ pub(crate) fn prepare(
     destination: Result<&dyn Destination>,
     options: &SaveOptions,
     id: &str,
-    begin: impl FnOnce(&dyn NewCheckpoint) -> Result<()>,
+    begin: impl FnOnce(&dyn NewCheckpoint) -> Result<()> + Send,
 ) -> Result<Prepared> {
     let mine = || {
         check(world, state)?;
@@ -169,8 +182,9 @@ pub(crate) fn prepare(
     };
     let mine: Result<Prepared> = mine();
     let ready = mine.as_ref().map(|_| Vec::new()).map_err(Error::clone);
-    settle(&mut ByCalls::new(&world.group()), ready, |all| match (all, &mine) {
-        (Some(_), Ok(mine)) => begin(&*mine.new).inspect_err(|_| mine.new.abandon()),
+    let new = mine.as_ref().ok().map(|mine| &*mine.new);
+    settle(&mut ByCalls::new(&world.group()), ready, |all| match (all, new) {
+        (Some(_), Some(new)) => begin(new).inspect_err(|_| new.abandon()),
         _ => Ok(()),
     })?;
     mine
@@ -202,4 +216,31 @@ fn check(world: &World, state: &State) -> Result<()> {
 
 fn unsupported(what: &str, place: &str, way_out: &'static str) -> Error {
     Error::Unsupported { what: what.to_owned(), place: place.to_owned(), way_out }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{thread, time::Duration};
+
+    use dtensor::{DType, DeviceMesh, Placement::Shard, Runner, zeros};
+
+    use super::{meeting::HEARTBEAT, *};
+
+    #[test]
+    fn what_rank_0_does_at_the_end_may_take_longer_than_the_deadline() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("model").display().to_string();
+        let deadline = 4 * HEARTBEAT;
+        let saved = Runner::threads(2).deadline(deadline).run(|world| {
+            let mesh = DeviceMesh::of_world(world, "x")?;
+            let mut state = State::new();
+            state.insert("w", zeros(&[6], DType::F32, &mesh, &[Shard(0)])?)?;
+            let slow = || {
+                thread::sleep(deadline + Duration::from_secs(2));
+                Ok(())
+            };
+            save_then(world, &state, &path, &SaveOptions::default(), &slow)
+        });
+        assert_eq!(saved.unwrap()[1].bytes, 24);
+    }
 }

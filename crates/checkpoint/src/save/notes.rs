@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::meeting::Meeting;
+use super::{
+    alongside::alongside,
+    meeting::{DONE, Meeting},
+};
 use crate::{Error, NewCheckpoint, Result};
 
 /// What rank 0 decided.
@@ -18,6 +21,10 @@ const SHORTEST_NAP: Duration = Duration::from_millis(1);
 /// How often a rank that is busy writing says so.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
+/// How long rank 0 keeps the outcome for ranks that have not read it, and may be dead. Longer than shared file systems take to
+/// show a new file; whoever comes later looks whether the checkpoint is in its place.
+const LINGER: Duration = Duration::from_secs(60);
+
 /// Meets by notes that ranks leave beside the new checkpoint: each its message, and rank 0 the outcome. A rank that has read the
 /// outcome takes its own note away, so that rank 0 knows when nobody needs any of them.
 ///
@@ -27,6 +34,8 @@ pub(crate) struct ByNotes<'a> {
     rank: usize,
     n_ranks: usize,
     patience: Duration,
+    /// Of rank 0: how long it waits for others to read the outcome.
+    pub(super) linger: Duration,
     /// Of rank 0: the ranks that wait for the outcome.
     waiting: Vec<usize>,
 }
@@ -38,11 +47,17 @@ impl<'a> ByNotes<'a> {
         n_ranks: usize,
         patience: Duration,
     ) -> ByNotes<'a> {
-        ByNotes { new, rank, n_ranks, patience, waiting: Vec::new() }
+        let linger = patience.min(LINGER);
+        ByNotes { new, rank, n_ranks, patience, linger, waiting: Vec::new() }
     }
 
-    /// Looks at the notes again and again, until `seen` says that it is over. [`Error::Silent`] if nothing changes any more.
-    fn wait(&self, mut seen: impl FnMut(&HashSet<String>) -> Result<bool>) -> Result<()> {
+    /// Looks at the notes again and again, until `seen` says that it is over. [`Error::Silent`] if nothing changes any more for as
+    /// long as `patience`.
+    fn wait(
+        &self,
+        patience: Duration,
+        mut seen: impl FnMut(&HashSet<String>) -> Result<bool>,
+    ) -> Result<()> {
         let mut known = HashSet::new();
         let mut changed = Instant::now();
         let mut nap = SHORTEST_NAP;
@@ -55,7 +70,7 @@ impl<'a> ByNotes<'a> {
             if notes != known {
                 (known, changed) = (notes, Instant::now());
             }
-            if changed.elapsed() > self.patience {
+            if changed.elapsed() > patience {
                 return Err(self.silent(0));
             }
             thread::sleep(nap);
@@ -78,6 +93,21 @@ impl<'a> ByNotes<'a> {
         Ok(())
     }
 
+    /// What rank 0 has said. If it has not waited for this rank, or could not say it, the checkpoint itself does.
+    fn told(&self) -> Result<Vec<u8>> {
+        let read = || {
+            self.wait(self.patience, |notes| Ok(notes.contains(OUTCOME)))?;
+            self.new.read(OUTCOME)
+        };
+        match read() {
+            Err(_) if self.new.is_committed() => Ok(vec![DONE]),
+            outcome => {
+                self.new.remove(&done(self.rank));
+                outcome
+            }
+        }
+    }
+
     fn silent(&self, rank: usize) -> Error {
         Error::Silent { rank, seconds: self.patience.as_secs(), path: self.new.place() }
     }
@@ -95,7 +125,7 @@ impl Meeting for ByNotes<'_> {
         }
         let mut messages: Vec<Option<Vec<u8>>> = vec![None; self.n_ranks];
         messages[0] = Some(message.to_vec());
-        let outcome = self.wait(|notes| {
+        let outcome = self.wait(self.patience, |notes| {
             for (rank, message) in messages.iter_mut().enumerate() {
                 let note = done(rank);
                 if message.is_none() && notes.contains(&note) {
@@ -104,28 +134,39 @@ impl Meeting for ByNotes<'_> {
             }
             Ok(messages.iter().all(Option::is_some))
         });
-        match outcome {
-            Ok(()) | Err(Error::Silent { .. }) => {}
-            Err(error) => return Err(error),
-        }
         let heard = |rank: &usize| *rank > 0 && messages[*rank].is_some();
         self.waiting = (0..self.n_ranks).filter(heard).collect();
         let message =
             |(rank, message): (usize, Option<Vec<u8>>)| message.ok_or_else(|| self.silent(rank));
-        Ok(Some(messages.into_iter().enumerate().map(message).collect()))
+        let mut messages: Vec<_> = messages.into_iter().enumerate().map(message).collect();
+        match outcome {
+            Ok(()) | Err(Error::Silent { .. }) => {}
+            // Rank 0 has failed, then, and the others are told as of any failure.
+            Err(error) => messages[0] = Err(error),
+        }
+        Ok(Some(messages))
+    }
+
+    fn take_step(&mut self, step: Option<&mut (dyn FnMut() + Send)>) -> Result<()> {
+        let Some(step) = step else { return Ok(()) };
+        let mut signs = SignsOfLife::new(self.new, self.rank);
+        alongside(SIGN_OF_LIFE, step, |is_done| {
+            signs.give();
+            Ok(is_done)
+        })
     }
 
     fn announce(&mut self, message: Option<Vec<u8>>) -> Result<Vec<u8>> {
-        let Some(message) = message else {
-            self.wait(|notes| Ok(notes.contains(OUTCOME)))?;
-            let outcome = self.new.read(OUTCOME)?;
-            self.new.remove(&done(self.rank));
-            return Ok(outcome);
-        };
-        self.post(OUTCOME, &message)?;
+        let Some(message) = message else { return self.told() };
+        if let Err(error) = self.post(OUTCOME, &message) {
+            // Others see that nothing will be said any more.
+            self.new.remove_notes();
+            return Err(error);
+        }
         // The checkpoint is there or not, whoever has read it: an error here would be wrong.
-        let _ =
-            self.wait(|notes| Ok(!self.waiting.iter().any(|&rank| notes.contains(&done(rank)))));
+        let _ = self.wait(self.linger, |notes| {
+            Ok(!self.waiting.iter().any(|&rank| notes.contains(&done(rank))))
+        });
         self.new.remove_notes();
         Ok(message)
     }

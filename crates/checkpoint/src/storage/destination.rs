@@ -49,6 +49,11 @@ pub trait NewCheckpoint: Send + Sync {
     /// Rank 0 calls it when all files are finished: writes the manifest, and puts the new checkpoint in its place.
     fn commit(&self, manifest: &[u8]) -> Result<()>;
 
+    /// Whether this very checkpoint is in its place, as any rank sees it; false if that cannot be known.
+    fn is_committed(&self) -> bool {
+        false
+    }
+
     /// Rank 0 calls it instead, if something failed: removes what was written. What cannot be removed is left to the next
     /// save; the failure that led here is the one to be told.
     fn abandon(&self);

@@ -29,6 +29,7 @@ impl Destination for LocalFiles {
 }
 
 struct NewDirectory {
+    id: String,
     target: PathBuf,
     partial: PathBuf,
     old: PathBuf,
@@ -98,6 +99,12 @@ impl NewCheckpoint for NewDirectory {
         Ok(())
     }
 
+    fn is_committed(&self) -> bool {
+        let manifest = fs::read(self.target.join(MANIFEST_FILE));
+        let manifest = manifest.ok().and_then(|it| Manifest::parse(MANIFEST_FILE, &it).ok());
+        manifest.is_some_and(|manifest| manifest.id == self.id)
+    }
+
     fn abandon(&self) {
         let _ = fs::remove_dir_all(&self.partial);
     }
@@ -141,6 +148,7 @@ impl NewCheckpoint for NewDirectory {
 impl NewDirectory {
     fn new(target: PathBuf, id: &str, sync: bool) -> NewDirectory {
         NewDirectory {
+            id: id.to_owned(),
             partial: beside(&target, PARTIAL, id),
             old: beside(&target, OLD, id),
             notes: beside(&target, NOTES, id),

@@ -8,10 +8,13 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    thread,
+    time::Duration,
 };
 
 use dtensor::{
-    DTensor, DType, DeviceMesh, Placement::*, ReduceOp, Tensor, World, distribute_tensor, zeros,
+    DTensor, DType, DeviceMesh, Placement::*, ReduceOp, Runner, Tensor, World, distribute_tensor,
+    zeros,
 };
 use dtensor_checkpoint::{
     Error, RandomNumbers, SaveOptions, State, Stateful, Value, async_save, gather_states, save,
@@ -170,6 +173,23 @@ fn progress_ends_where_it_should() {
         assert!(told.iter().all(|progress| progress.total == total));
         assert_eq!(told.last().unwrap().done, total);
     }
+}
+
+#[test]
+fn ranks_may_be_done_further_apart_than_the_deadline() {
+    let (directory, path, text) = place();
+    let deadline = Duration::from_secs(4);
+    let saved = Runner::threads(3).deadline(deadline).run(|world| {
+        let options = match world.rank() {
+            1 => SaveOptions::default()
+                .progress(move |_| thread::sleep(deadline + Duration::from_secs(2))),
+            _ => SaveOptions::default(),
+        };
+        Ok::<_, Failure>(save(world, &small_state(world, 6)?, &text, &options)?)
+    });
+    assert_eq!(saved.unwrap().len(), 3);
+    assert_eq!(small_version(&path), Ok(6));
+    assert_eq!(names_in(directory.path()), ["model"]);
 }
 
 #[test]

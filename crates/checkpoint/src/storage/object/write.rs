@@ -97,6 +97,10 @@ impl NewCheckpoint for NewObjects {
         Ok(())
     }
 
+    fn is_committed(&self) -> bool {
+        matches!(self.current(), Ok(Some((id, _))) if id == self.id)
+    }
+
     fn abandon(&self) {
         let _ = self.files.delete_children(&self.id);
     }
