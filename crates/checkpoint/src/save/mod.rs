@@ -195,7 +195,7 @@ pub(crate) fn new_id() -> String {
     format!("{:0ID_DIGITS$x}", random_number())
 }
 
-fn random_number() -> u64 {
+pub(crate) fn random_number() -> u64 {
     // The standard library seeds its hash maps with numbers from the system that nobody can guess.
     RandomState::new().build_hasher().finish()
 }

@@ -35,9 +35,13 @@ struct NewDirectory {
     old: PathBuf,
     notes: PathBuf,
     sync: bool,
+    replace: Replace,
     /// Of rank 0, which has made it.
     room: Mutex<Option<Room>>,
 }
+
+/// A way to put the directory of a new checkpoint at its place: the new one, the place, and where the old one may go.
+type Replace = fn(&Path, &Path, &Path) -> io::Result<()>;
 
 impl NewCheckpoint for NewDirectory {
     fn place(&self) -> String {
@@ -88,7 +92,8 @@ impl NewCheckpoint for NewDirectory {
         }
         // Something else may have appeared there since the save began.
         check_replaceable(&self.target)?;
-        replace(&self.partial, &self.target, &self.old).map_err(failed("rename", &self.partial))?;
+        (self.replace)(&self.partial, &self.target, &self.old)
+            .map_err(failed("rename", &self.partial))?;
         if self.sync {
             // Nobody has been told that the save succeeded, so that there is a way back.
             sync_directory(parent(&self.target)).inspect_err(|_| self.put_back())?;
@@ -154,6 +159,7 @@ impl NewDirectory {
             notes: beside(&target, NOTES, id),
             target,
             sync,
+            replace,
             room: Mutex::default(),
         }
     }
@@ -283,6 +289,9 @@ fn parent(path: &Path) -> &Path {
 }
 
 #[cfg(test)]
+mod killed;
+
+#[cfg(test)]
 mod tests {
     use super::{
         super::{leftovers, replace::replace_in_two_steps},
@@ -310,7 +319,6 @@ mod tests {
 
     #[test]
     fn a_new_checkpoint_takes_the_place_and_can_be_taken_out_again() {
-        type Replace = fn(&Path, &Path, &Path) -> io::Result<()>;
         let ways: [(bool, Replace); 3] =
             [(true, replace), (false, replace), (true, replace_in_two_steps)];
         for (old, replace) in ways {

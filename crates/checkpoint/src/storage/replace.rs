@@ -29,7 +29,18 @@ pub(super) fn exchange(one: &Path, other: &Path) -> io::Result<()> {
 
 /// Between the two steps nothing is in the place. A reader then looks at `old`, and so does the next save.
 pub(super) fn replace_in_two_steps(new: &Path, target: &Path, old: &Path) -> io::Result<()> {
+    with_a_break(new, target, old, || ())
+}
+
+/// The same; a test does something between the steps.
+pub(super) fn with_a_break(
+    new: &Path,
+    target: &Path,
+    old: &Path,
+    between: impl FnOnce(),
+) -> io::Result<()> {
     fs::rename(target, old)?;
+    between();
     fs::rename(new, target).inspect_err(|_| {
         let _ = fs::rename(old, target);
     })

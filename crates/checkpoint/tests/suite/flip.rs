@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use dtensor::{DType, Layout};
-use dtensor_checkpoint::{Error, LoadOptions, MANIFEST_FILE, StoredType, Value, load_from};
+use dtensor_checkpoint::{
+    Error, LoadOptions, MANIFEST_FILE, SaveOptions, StoredType, Value, load_from, save,
+};
 use dtensor_testing::spmd;
 
 use crate::{
@@ -75,6 +77,31 @@ fn every_bit_of_every_file_is_covered() {
         flips.iter().filter(|flip| in_data(flip) || flip.1 % 67 == 0).cloned().collect();
     all_are_found(&files, &some, &tensors, 2, "[S(0)]");
     all_are_found(&files, &some, &tensors, 3, "[R]");
+}
+
+#[test]
+fn every_bit_of_what_a_save_writes_is_covered() {
+    let tensors =
+        [Whole::new("w", StoredType::F32, &[3, 4]), Whole::new("b", StoredType::F32, &[5])];
+    let layouts = layouts_of(&tensors, 2, "[S(0)]");
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("model");
+    spmd(2, |world| {
+        let mut state = state_of(world, tensors.iter().zip(&layouts))?;
+        state.insert("step", 7)?;
+        state.insert("key", vec![1_u8, 255])?;
+        Ok(save(world, &state, place.to_str().unwrap(), &SaveOptions::default())?)
+    });
+    let files = Files::of(&place);
+    assert_eq!(files.files.len(), 3);
+    let flips = files
+        .files
+        .iter()
+        .flat_map(|(name, bytes)| (0..bytes.len() * 8).map(|bit| (name.clone(), bit)));
+    let flips: Vec<_> = flips.collect();
+    all_are_found(&files, &flips, &tensors, 1, "[S(0)]");
+    let some: Vec<_> = flips.iter().step_by(29).cloned().collect();
+    all_are_found(&files, &some, &tensors, 2, "[R]");
 }
 
 #[test]
