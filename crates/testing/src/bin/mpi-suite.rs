@@ -23,7 +23,7 @@ use std::{
 use dtensor_comm::{Runner, World};
 use dtensor_testing::{
     Failure,
-    suite::{Case, Fault, cases, faults},
+    suite::{Case, Fault, Loses, cases, faults},
 };
 
 /// A case that waits longer hangs.
@@ -103,14 +103,14 @@ fn run_case(name: &str, case: Case, speaks: &AtomicBool) -> bool {
 fn run_fault(fault: &Fault) -> ExitCode {
     let failed = AtomicBool::new(false);
     let body = |world: &World| {
-        let is_last = world.rank() == world.size() - 1;
-        if fault.loses_last_rank && is_last {
+        let is_lost = fault.loses.this_rank(world);
+        if is_lost {
             say(fault, world, "lost");
         }
         let verdict = (fault.body)(world);
         if let Err(why) = &verdict {
             // The rank that is lost by returning an error has said so already.
-            if !(fault.loses_last_rank && is_last) {
+            if !is_lost {
                 failed.store(true, Ordering::Relaxed);
                 say(fault, world, &format!("failed: {}", why.replace('\n', " / ")));
             }
@@ -121,7 +121,7 @@ fn run_fault(fault: &Fault) -> ExitCode {
     };
     let ended = runner().deadline(FAULT_DEADLINE).run(body);
     // What the error says, the ranks have judged already; but a run that lost a rank must have one.
-    if fault.loses_last_rank && ended.is_ok() {
+    if fault.loses != Loses::Nobody && ended.is_ok() {
         return fail("the run ended well though a rank was lost");
     }
     if failed.into_inner() { ExitCode::FAILURE } else { ExitCode::SUCCESS }

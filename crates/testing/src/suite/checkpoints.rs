@@ -4,6 +4,7 @@ use std::{
     fs,
     path::PathBuf,
     sync::atomic::{AtomicI64, Ordering},
+    time::Duration,
 };
 
 use dtensor::{
@@ -121,7 +122,26 @@ pub(super) fn damaged(world: &World) -> Result<(), String> {
 }
 
 /// The last rank dies when it has written some of its part. The others are told, and what was saved before is whole.
-pub(super) fn killed_while_it_saves(world: &World) -> Result<(), String> {
+pub(super) fn last_killed_in_a_save(world: &World) -> Result<(), String> {
+    killed_while_it_saves(world, world.size() - 1, false)
+}
+
+/// The same of rank 0, which alone can clear away what was written.
+pub(super) fn first_killed_in_a_save(world: &World) -> Result<(), String> {
+    killed_while_it_saves(world, 0, false)
+}
+
+/// The same in the background, where no call of the world tells that a rank is dead.
+pub(super) fn last_killed_in_an_async_save(world: &World) -> Result<(), String> {
+    killed_while_it_saves(world, world.size() - 1, true)
+}
+
+/// The same of rank 0, which the others wait for.
+pub(super) fn first_killed_in_an_async_save(world: &World) -> Result<(), String> {
+    killed_while_it_saves(world, 0, true)
+}
+
+fn killed_while_it_saves(world: &World, dying: usize, behind: bool) -> Result<(), String> {
     let last = world.size() - 1;
     if world.kind() != WorldKind::Mpi || last == 0 {
         return Err("killing a rank needs several processes: use mpirun".to_string());
@@ -136,19 +156,24 @@ pub(super) fn killed_while_it_saves(world: &World) -> Result<(), String> {
         state.insert("x", tensor).map_err(text)?;
         Ok::<_, String>(state)
     };
-    let options = SaveOptions::default().sync(false);
-    save(world, &state(1.0)?, &path, &options).map_err(text)?;
+    let save_by = |state: &State, options: &SaveOptions| match behind {
+        false => save(world, state, &path, options),
+        true => async_save(world, state, &path, options).and_then(|saving| saving.wait()),
+    };
+    let options = SaveOptions::default().sync(false).patience(Duration::from_secs(3));
+    save_by(&state(1.0)?, &options).map_err(text)?;
     let new = state(2.0)?;
     world.group().barrier().map_err(text)?;
-    if world.rank() == last {
+    if world.rank() == dying {
         let dying = options.progress(|_| drop(kill_self()));
-        let saved = save(world, &new, &path, &dying);
+        let saved = save_by(&new, &dying);
         return Err(format!("{SURVIVED}: {saved:?}"));
     }
-    if let Ok(saved) = save(world, &new, &path, &options) {
+    if let Ok(saved) = save_by(&new, &options) {
         return Err(format!("saved without the rank that was killed: {saved:?}"));
     }
-    if world.rank() > 0 {
+    let witness = if dying == 0 { last } else { 0 };
+    if world.rank() != witness {
         return Ok(());
     }
     // There is no world any more to load it in.
@@ -162,6 +187,8 @@ pub(super) fn killed_while_it_saves(world: &World) -> Result<(), String> {
     let _ = fs::remove_dir_all(scratch.path(""));
     match (old, names) {
         (true, 1) => Ok(()),
+        // What rank 0 cannot clear away any more the next save does.
+        (true, _) if dying == 0 => Ok(()),
         (true, _) => Err(format!("{names} things are there, and not the old checkpoint alone")),
         (false, _) => Err("the old checkpoint is not what was saved".to_owned()),
     }

@@ -1,4 +1,4 @@
-//! Programs in which the last rank errs, leaves or dies, and the others must learn of it.
+//! Programs in which a rank errs, leaves or dies, and the others must learn of it.
 
 use std::process::{self, Command, Stdio};
 
@@ -9,44 +9,72 @@ use dtensor_comm::{
 
 use super::{checkpoints, remote_shards};
 
-/// A program in which the last rank does something else than the others. It needs a world of its
+/// A program in which one rank does something else than the others. It needs a world of its
 /// own; every rank that survives returns `Ok` if it got the error that it should get.
 pub struct Fault {
     /// Its name.
     pub name: &'static str,
     /// The program of one rank.
     pub body: Case,
-    /// Whether the last rank does not survive.
-    pub loses_last_rank: bool,
+    /// Who does not survive.
+    pub loses: Loses,
+}
+
+/// The rank that a fault loses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loses {
+    /// None.
+    Nobody,
+    /// Rank 0, which does some things alone.
+    First,
+    /// The last one.
+    Last,
+}
+
+impl Loses {
+    /// Whether it is this rank.
+    pub fn this_rank(self, world: &World) -> bool {
+        match self {
+            Loses::Nobody => false,
+            Loses::First => world.rank() == 0,
+            Loses::Last => world.rank() == world.size() - 1,
+        }
+    }
 }
 
 /// Every fault: ranks that disagree, a rank that returns early, panics or fails, a rank that is
 /// killed.
 pub fn faults() -> Vec<Fault> {
     let disagreements =
-        FAULTS.iter().map(|&(name, body)| Fault { name, body, loses_last_rank: false });
-    let deaths = DEATHS.iter().map(|&(name, body)| Fault { name, body, loses_last_rank: true });
-    let killed =
-        Fault { name: "a_rank_that_is_killed_is_missed", body: killed, loses_last_rank: true };
-    let killed_owner = Fault {
-        name: "an_owner_of_shards_that_is_killed_is_named",
-        body: remote_shards::killed_owner,
-        loses_last_rank: true,
-    };
-    let stopped_owner = Fault {
-        name: "an_owner_of_shards_that_is_stopped_is_named",
-        body: remote_shards::stopped_owner,
-        loses_last_rank: true,
-    };
-    let killed_saving = Fault {
-        name: "a_rank_that_is_killed_in_a_save_leaves_the_old_checkpoint",
-        body: checkpoints::killed_while_it_saves,
-        loses_last_rank: true,
-    };
-    disagreements
-        .chain(deaths)
-        .chain([killed, killed_owner, stopped_owner, killed_saving])
-        .collect()
+        FAULTS.iter().map(|&(name, body)| Fault { name, body, loses: Loses::Nobody });
+    let deaths = DEATHS.iter().map(|&(name, body)| Fault { name, body, loses: Loses::Last });
+    let killed: [(&'static str, Case, Loses); 7] = [
+        ("a_rank_that_is_killed_is_missed", killed, Loses::Last),
+        ("an_owner_of_shards_that_is_killed_is_named", remote_shards::killed_owner, Loses::Last),
+        ("an_owner_of_shards_that_is_stopped_is_named", remote_shards::stopped_owner, Loses::Last),
+        (
+            "a_rank_that_is_killed_in_a_save_leaves_the_old_checkpoint",
+            checkpoints::last_killed_in_a_save,
+            Loses::Last,
+        ),
+        (
+            "rank_0_killed_in_a_save_leaves_the_old_checkpoint",
+            checkpoints::first_killed_in_a_save,
+            Loses::First,
+        ),
+        (
+            "a_rank_that_is_killed_in_an_async_save_leaves_the_old_checkpoint",
+            checkpoints::last_killed_in_an_async_save,
+            Loses::Last,
+        ),
+        (
+            "rank_0_killed_in_an_async_save_leaves_the_old_checkpoint",
+            checkpoints::first_killed_in_an_async_save,
+            Loses::First,
+        ),
+    ];
+    let killed = killed.map(|(name, body, loses)| Fault { name, body, loses });
+    disagreements.chain(deaths).chain(killed).collect()
 }
 
 /// What a rank says that should be dead; the others must not take it for a death.

@@ -15,7 +15,7 @@ mod training;
 use dtensor_comm::conformance;
 pub use dtensor_comm::conformance::Case;
 
-pub use faults::{Fault, faults};
+pub use faults::{Fault, Loses, faults};
 
 /// The cases of this crate, by name.
 pub const CASES: &[(&str, Case)] = &[
