@@ -6,23 +6,32 @@ use crate::{Entry, Error, Result, State, hash};
 
 /// What every rank gets when each of them has an outcome: its own, if all have succeeded; else the error of the first rank
 /// that has one, told to the others as [`Error::OnRank`].
+///
+/// If a rank finds that the checkpoint was replaced, all ranks get just that, so that all of them can begin again.
 pub(crate) fn agree<T>(group: &Group, outcome: Result<T>) -> Result<T> {
     if group.size() == 1 {
         return outcome;
     }
-    let text = outcome.as_ref().err().map(Error::to_string);
+    let (text, sign) = match &outcome {
+        Ok(_) => (None, 1),
+        Err(Error::Replaced { path }) => (Some(path.clone()), -1),
+        Err(error) => (Some(error.to_string()), 1),
+    };
     // The length of a text, and one more, so that an empty one counts.
-    let length = text.as_ref().map_or(0, |text| text.len() as i64 + 1);
+    let length = text.as_ref().map_or(0, |text| sign * (text.len() as i64 + 1));
     let mut lengths = vec![0_i64; group.size()];
     group.all_gather(&[length], &mut lengths)?;
-    let Some(first) = lengths.iter().position(|length| *length > 0) else { return outcome };
-    let mut message = vec![0_u8; (lengths[first] - 1) as usize];
+    let replaced = lengths.iter().position(|length| *length < 0);
+    let failed = lengths.iter().position(|length| *length > 0);
+    let Some(first) = replaced.or(failed) else { return outcome };
+    let mut message = vec![0_u8; (lengths[first].unsigned_abs() - 1) as usize];
     if let (true, Some(text)) = (group.rank() == first, &text) {
         message.copy_from_slice(text.as_bytes());
     }
     group.broadcast(&mut message, first)?;
     let message = String::from_utf8_lossy(&message).into_owned();
     match outcome {
+        _ if replaced.is_some() => Err(Error::Replaced { path: message }),
         // What went wrong here in the same way needs no other rank to explain it.
         Err(error) if text.as_ref() == Some(&message) => Err(error),
         _ => Err(Error::OnRank { rank: first, message }),

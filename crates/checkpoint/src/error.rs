@@ -49,6 +49,12 @@ pub enum Error {
         /// What is there instead.
         found: String,
     },
+    /// Another checkpoint took the place of the one that was being read, or it was removed. What was read of it is not used.
+    #[error("the checkpoint at `{path}` was replaced or removed while it was read; read it again")]
+    Replaced {
+        /// Where.
+        path: String,
+    },
     /// Something that the format allows and this crate does not read or write.
     #[error("{what} in `{place}` is not supported; {way_out}")]
     Unsupported {

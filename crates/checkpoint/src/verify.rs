@@ -15,7 +15,7 @@ use crate::{
     formats::{self, native},
     progress::Meter,
     read::blocks::{Blocks, READ},
-    storage,
+    storage::{self, held},
     team::Team,
     workers,
 };
@@ -57,6 +57,10 @@ pub struct VerifyOptions<'a> {
 /// Verifies the checkpoint that a path or a URL names: as [`verify`], and what keeps it from being opened is damage as well. If
 /// headers of ours are damaged, all that are so are listed; tensors are then not looked at.
 pub fn verify_at(place: &str, options: &VerifyOptions<'_>) -> Result<VerifyReport> {
+    held::retry(|| verify_now(place, options))
+}
+
+fn verify_now(place: &str, options: &VerifyOptions<'_>) -> Result<VerifyReport> {
     let team = Team::new(options.group.as_ref());
     let opened = match formats::open_place(place) {
         Err(error) if is_damage(&error) => Ok(Err(error)),

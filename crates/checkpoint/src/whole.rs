@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use dtensor_layout::IndexBox;
 use dtensor_local::Tensor;
 
-use crate::{Error, Reader, Result, formats};
+use crate::{Error, Reader, Result, formats, storage::held};
 
 /// The tensors of a checkpoint of any kind, which a path or a URL names, whole, verified where it has checksums. For small things, and for programs of one
 /// rank: [`load`](crate::load) gives each rank its part alone.
@@ -18,6 +18,10 @@ use crate::{Error, Reader, Result, formats};
 /// # Ok::<(), dtensor_checkpoint::Error>(())
 /// ```
 pub fn read_tensors(path: &str) -> Result<BTreeMap<String, Tensor>> {
+    held::retry(|| read_now(path))
+}
+
+fn read_now(path: &str) -> Result<BTreeMap<String, Tensor>> {
     let (storage, catalog) = formats::open_place(path)?;
     let reader = Reader::new(storage, Arc::new(catalog));
     let mut tensors = BTreeMap::new();

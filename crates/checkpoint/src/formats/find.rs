@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Catalog, Error, LocalFiles, MANIFEST_FILE, ReadAt, Result, SourceFile, Storage,
-    storage::{self, leftovers},
+    storage::{self, held, leftovers},
 };
 
 /// How files of `torch.save` are called.
@@ -104,7 +104,7 @@ pub(crate) fn open_file(storage: &dyn Storage, name: &str) -> Result<Catalog> {
     Err(Error::NoCheckpoint { path: storage.place(), found })
 }
 
-/// Where a checkpoint is: in a place, or in one file of it.
+/// Where a checkpoint is: in a place, or in one file of it. It is held: what takes its place later is not seen.
 pub(crate) struct Found {
     pub storage: Arc<dyn Storage>,
     file: Option<String>,
@@ -125,15 +125,15 @@ impl Found {
     }
 }
 
-/// The checkpoint that a path or a URL names, a directory or a file, and the place that its files are in.
+/// The checkpoint that a path or a URL names, a directory or a file, and the place that its files are in, held.
 pub(crate) fn open_place(place: &str) -> Result<(Arc<dyn Storage>, Catalog)> {
-    find(place)?.open()
+    held::retry(|| find(place)?.open())
 }
 
 /// The checkpoint at a path of this machine. If nothing is there because a machine stopped just while a checkpoint was
 /// replaced, it is the old one.
 pub(crate) fn open_path(path: &Path) -> Result<(Arc<dyn Storage>, Catalog)> {
-    find_path(path)?.open()
+    held::retry(|| find_path(path)?.open())
 }
 
 /// Where the checkpoint is that a path or a URL names.
@@ -159,7 +159,8 @@ fn find_path(path: &Path) -> Result<Found> {
         _ => Error::io("open", shown.as_str())(error),
     })?;
     if about.is_dir() {
-        return Ok(Found { storage: Arc::new(LocalFiles::new(path)), file: None });
+        let storage = LocalFiles::new(path).hold_directory().map_err(gone(path))?;
+        return Ok(Found { storage, file: None });
     }
     let (Some(parent), Some(name)) =
         (path.parent(), path.file_name().and_then(|name| name.to_str()))
@@ -173,7 +174,17 @@ fn find_path(path: &Path) -> Result<Found> {
     if matches!(name, MANIFEST_FILE | METADATA) {
         return find_path(parent);
     }
-    Ok(Found { storage: Arc::new(LocalFiles::new(parent)), file: Some(name.to_owned()) })
+    let storage = LocalFiles::new(parent).hold_file(name).map_err(gone(path))?;
+    Ok(Found { storage, file: Some(name.to_owned()) })
+}
+
+/// For `map_err`: what was there a moment ago is just being replaced.
+fn gone(path: &Path) -> impl FnOnce(Error) -> Error {
+    let path = path.display().to_string();
+    move |error| match error {
+        Error::Io { kind: ErrorKind::NotFound, .. } => Error::Replaced { path },
+        error => error,
+    }
 }
 
 /// Until PyTorch 0.1.9, files were tar archives.

@@ -16,13 +16,16 @@ mod schedule;
 mod source;
 mod target;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use dtensor::World;
 use dtensor_comm::Group;
 
 use self::{memory::Memory, plan::Plan, target::Targets};
-use crate::{Catalog, Entry, OnProgress, Reader, Result, State, Storage, agree::Intention};
+use crate::{
+    Catalog, Entry, OnProgress, Reader, Result, State, Storage, agree::Intention, read::missing,
+    storage::held,
+};
 
 /// How [`load`] loads.
 #[derive(Clone, Copy)]
@@ -80,6 +83,12 @@ pub struct Misshapen {
 /// What is read is compared with its checksums. A native checkpoint has some of every byte; PyTorch's files of `torch.save` and
 /// `.distcp` have such of their tensors; safetensors files of others have none, and what was changed in them is not found.
 ///
+/// # While it is replaced
+///
+/// A save may put another checkpoint there at any time. What is loaded is the old one or the new one, on all ranks the same: files of
+/// the old one that are open are read to their end, and if one of them is gone before it was opened, loading begins again. Only
+/// if that happens many times it is [`Error::Replaced`](crate::Error::Replaced).
+///
 /// # Errors
 ///
 /// An error is the same on all ranks, or [`Error::OnRank`](crate::Error::OnRank) where another rank has it. What can be known from
@@ -117,8 +126,11 @@ pub fn load(
     path: &str,
     options: &LoadOptions<'_>,
 ) -> Result<LoadReport> {
-    let (storage, catalog) = open::open_path(&world.group(), path)?;
-    load_catalog(world, state, storage, catalog, options)
+    let mut begun = Begun::default();
+    held::retry(|| {
+        let (storage, catalog) = open::open_path(&world.group(), path)?;
+        load_catalog(world, state, storage, catalog, options, &mut begun)
+    })
 }
 
 /// As [`load`], from a checkpoint whose files lie in `storage`.
@@ -128,9 +140,15 @@ pub fn load_from(
     storage: Arc<dyn Storage>,
     options: &LoadOptions<'_>,
 ) -> Result<LoadReport> {
-    let catalog = open::open(&world.group(), &*storage)?;
-    load_catalog(world, state, storage, catalog, options)
+    let mut begun = Begun::default();
+    held::retry(|| {
+        let (storage, catalog) = open::open(&world.group(), &storage)?;
+        load_catalog(world, state, storage, catalog, options, &mut begun)
+    })
 }
+
+/// The names of the tensors that were being filled when a checkpoint was replaced.
+type Begun = BTreeSet<String>;
 
 fn load_catalog(
     world: &World,
@@ -138,12 +156,20 @@ fn load_catalog(
     storage: Arc<dyn Storage>,
     catalog: Catalog,
     options: &LoadOptions<'_>,
+    begun: &mut Begun,
 ) -> Result<LoadReport> {
     let catalog = Arc::new(catalog);
     check_same(&world.group(), state)?;
     let Targets { tensors, values, mut report } =
         Targets::find(world, state, &catalog, options.partial)?;
+    // What holds something of the checkpoint that was replaced, and is not in this one, cannot be made as it was.
+    let now: BTreeSet<&str> = tensors.iter().map(|target| target.name).collect();
+    let lost = begun.iter().find(|name| !now.contains(name.as_str()));
+    if let Some(name) = lost {
+        return Err(missing(&catalog, name));
+    }
     let plan = Plan::new(&catalog, &tensors, world.rank(), world.size())?;
+    begun.extend(tensors.iter().map(|target| target.name.to_owned()));
     let reader = Reader::new(storage, Arc::clone(&catalog)).verifying(options.verify);
     let mut memory = Memory::new(state, &tensors, options.progress);
     run::run(&world.group(), &reader, &tensors, &plan, &mut memory)?;

@@ -14,10 +14,15 @@ use crate::{
     storage,
 };
 
-/// The checkpoint that a path or a URL names, and the place that its files are in.
+/// The checkpoint that a path or a URL names, and the place that its files are in, which all ranks hold.
 pub(super) fn open_path(group: &Group, path: &str) -> Result<(Arc<dyn Storage>, Catalog)> {
-    let storage: Arc<dyn Storage> = agree(group, storage::open(path))?.into();
-    if let Some(catalog) = open_native(group, &*storage)? {
+    let held = match storage::open(path).and_then(|storage| hold(storage.into())) {
+        // A path may name a file, in which there is nothing, or nothing at all.
+        Err(Error::Io { kind: ErrorKind::NotFound | ErrorKind::NotADirectory, .. }) => Ok(None),
+        held => held.map(Some),
+    };
+    let held = agree(group, held)?;
+    if let Some((storage, catalog)) = open_native(group, held, path)? {
         return Ok((storage, catalog));
     }
     // Other formats have checkpoints that are a single file.
@@ -26,16 +31,27 @@ pub(super) fn open_path(group: &Group, path: &str) -> Result<(Arc<dyn Storage>, 
     Ok((found.storage, catalog))
 }
 
-/// What the checkpoint in a place holds, the same on every rank.
-pub(super) fn open(group: &Group, storage: &dyn Storage) -> Result<Catalog> {
-    match open_native(group, storage)? {
-        Some(catalog) => Ok(catalog),
-        None => open_foreign(group, storage, |storage| Catalog::open(storage)),
+/// What the checkpoint in a place holds, the same on every rank, and that place, held.
+pub(super) fn open(
+    group: &Group,
+    storage: &Arc<dyn Storage>,
+) -> Result<(Arc<dyn Storage>, Catalog)> {
+    let storage = agree(group, hold(Arc::clone(storage)))?;
+    match open_native(group, Some(Arc::clone(&storage)), &storage.place())? {
+        Some(found) => Ok(found),
+        None => {
+            let catalog = open_foreign(group, &*storage, |storage| Catalog::open(storage))?;
+            Ok((storage, catalog))
+        }
     }
 }
 
+fn hold(storage: Arc<dyn Storage>) -> Result<Arc<dyn Storage>> {
+    Ok(storage.hold()?.unwrap_or(storage))
+}
+
 /// A checkpoint of somebody else. The first rank reads what tells what it holds; the others are told those bytes, and find the
-/// same in them.
+/// same in them. All ranks hold the place already.
 fn open_foreign(
     group: &Group,
     storage: &dyn Storage,
@@ -49,31 +65,40 @@ fn open_foreign(
     // Also if it has found something wrong: the others find that, too.
     let bytes = group.broadcast_list(first.as_ref().map(|_| recording.to_bytes()), 0)?;
     let told = || open(&Replay::from_bytes(&bytes)?);
-    agree(group, first.unwrap_or_else(told))
+    let opened = first.unwrap_or_else(told);
+    // All have held it before any of them comes here. So what is still there for each of them is the same for all.
+    agree(group, storage.check_held().and(opened))
 }
 
 /// A checkpoint of ours, if there is one. The manifest is read by the first rank, and every header by one rank. They are passed
-/// on as bytes: what they say, and what is wrong with it, all ranks find alike.
-fn open_native(group: &Group, storage: &dyn Storage) -> Result<Option<Catalog>> {
-    let Some(manifest) = share_manifest(group, storage)? else { return Ok(None) };
+/// on as bytes: what they say, and what is wrong with it, all ranks find alike. All ranks hold the place already, if it is there.
+fn open_native(
+    group: &Group,
+    held: Option<Arc<dyn Storage>>,
+    path: &str,
+) -> Result<Option<(Arc<dyn Storage>, Catalog)>> {
+    let Some(manifest) = share_manifest(group, held.as_deref())? else { return Ok(None) };
+    // It was not there when this rank looked for it.
+    let held = agree(group, held.ok_or_else(|| Error::Replaced { path: path.to_owned() }))?;
     let manifest = Manifest::parse(MANIFEST_FILE, &manifest)?;
     let mine = manifest.files.iter().skip(group.rank()).step_by(group.size());
-    let mine = mine.map(|record| native::read_header(storage, record));
-    let mine = agree(group, mine.collect::<Result<Vec<_>>>())?;
+    let mine = mine.map(|record| native::read_header(&*held, record)).collect::<Result<Vec<_>>>();
+    // All have held it before any of them comes here. So what is still there for each of them is the same for all.
+    let checked = if group.size() > 1 { held.check_held() } else { Ok(()) };
+    let mine = agree(group, checked.and(mine))?;
     let headers = share_headers(group, manifest.files.len(), mine)?;
-    native::catalog(manifest, &headers).map(Some)
+    native::catalog(manifest, &headers).map(|catalog| Some((held, catalog)))
 }
 
 /// The manifest, which the first rank reads; `None` if there is none.
-fn share_manifest(group: &Group, storage: &dyn Storage) -> Result<Option<Vec<u8>>> {
-    let read = || match native::read_manifest(storage) {
+fn share_manifest(group: &Group, storage: Option<&dyn Storage>) -> Result<Option<Vec<u8>>> {
+    let read = |storage| match native::read_manifest(storage) {
         Ok(bytes) => Ok(Some(bytes)),
-        // A path may name a file, in which there is nothing.
         Err(Error::Io { kind: ErrorKind::NotFound | ErrorKind::NotADirectory, .. }) => Ok(None),
         Err(error) => Err(error),
     };
-    let read = if group.rank() == 0 { read() } else { Ok(None) };
-    let read = agree(group, read)?;
+    let first = storage.filter(|_| group.rank() == 0);
+    let read = agree(group, first.map_or(Ok(None), read))?;
     let mut length = [read.as_ref().map_or(-1, |bytes| bytes.len() as i64)];
     group.broadcast(&mut length, 0)?;
     let Ok(length) = usize::try_from(length[0]) else { return Ok(None) };

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{Catalog, Error, ReadAt, Result, Storage};
 
-/// As many files are open at a time: systems allow a process about a thousand.
-const MOST_OPEN: usize = 128;
+/// As many files are open at a time, beside those that a place holds: systems allow a process about a thousand.
+const MOST_OPEN: usize = 64;
 
 /// The files of a checkpoint. Those that were used last are open.
 pub(super) struct Files {

@@ -6,9 +6,13 @@ use std::{
     io::{ErrorKind, IoSliceMut},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use super::{ReadAt, Storage};
+use super::{
+    ReadAt, Storage,
+    held::{HeldDirectory, HeldFile},
+};
 use crate::{Error, Result, SourceFile};
 
 /// A directory of this machine; reads go straight to the files.
@@ -25,6 +29,16 @@ impl LocalFiles {
 
     pub(super) fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// The directory as it is now: see [`Storage::hold`].
+    pub(crate) fn hold_directory(&self) -> Result<Arc<dyn Storage>> {
+        Ok(Arc::new(HeldDirectory::new(&self.root)?))
+    }
+
+    /// One file of it, as it is now: see [`Storage::hold`].
+    pub(crate) fn hold_file(&self, name: &str) -> Result<Arc<dyn Storage>> {
+        Ok(Arc::new(HeldFile::new(&self.root, name)?))
     }
 }
 
@@ -55,15 +69,28 @@ impl Storage for LocalFiles {
     fn open(&self, name: &str) -> Result<Box<dyn ReadAt>> {
         let path = self.root.join(name);
         let file = File::open(&path).map_err(Error::io("open", path.display().to_string()))?;
-        let size = file.metadata().map_err(Error::io("open", path.display().to_string()))?.len();
-        Ok(Box::new(LocalFile { name: name.to_owned(), file, size }))
+        Ok(Box::new(LocalFile::new(name, Arc::new(file), &self.root)?))
+    }
+
+    fn hold(&self) -> Result<Option<Arc<dyn Storage>>> {
+        self.hold_directory().map(Some)
     }
 }
 
-struct LocalFile {
+/// A file that is open.
+pub(super) struct LocalFile {
     name: String,
-    file: File,
+    file: Arc<File>,
     size: u64,
+}
+
+impl LocalFile {
+    /// The file of this name, which was opened in a directory.
+    pub(super) fn new(name: &str, file: Arc<File>, directory: &Path) -> Result<LocalFile> {
+        let path = || directory.join(name).display().to_string();
+        let size = file.metadata().map_err(Error::io("open", path()))?.len();
+        Ok(LocalFile { name: name.to_owned(), file, size })
+    }
 }
 
 impl ReadAt for LocalFile {
@@ -81,7 +108,7 @@ impl ReadAt for LocalFile {
 
     fn read_pieces_at(&self, offset: u64, pieces: &mut [&mut [u8]]) -> Result<()> {
         let scatter = |slices: &mut [IoSliceMut<'_>], offset: u64| {
-            rustix::io::preadv(&self.file, slices, offset)
+            rustix::io::preadv(&*self.file, slices, offset)
         };
         self.scatter(offset, pieces, scatter)
     }
@@ -141,14 +168,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a");
         fs::write(&path, "0123456789").unwrap();
-        let file = LocalFile { name: "a".into(), file: File::open(&path).unwrap(), size: 10 };
+        let file = Arc::new(File::open(&path).unwrap());
+        let file = LocalFile::new("a", file, directory.path()).unwrap();
         let (mut one, mut other, mut calls) = ([0; 3], [0; 4], 0);
         let interrupted = |slices: &mut [IoSliceMut<'_>], offset: u64| {
             calls += 1;
             match calls {
                 1 => Err(Errno::INTR),
                 // And then it ends early.
-                _ => rustix::io::preadv(&file.file, &mut slices[..1], offset),
+                _ => rustix::io::preadv(&*file.file, &mut slices[..1], offset),
             }
         };
         file.scatter(2, &mut [&mut one, &mut other], interrupted).unwrap();

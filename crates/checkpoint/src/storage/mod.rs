@@ -2,6 +2,7 @@
 
 pub(crate) mod claim;
 mod destination;
+pub(crate) mod held;
 pub(crate) mod leftovers;
 mod local;
 mod local_write;
@@ -21,6 +22,8 @@ pub(crate) use destination::one_writer;
 pub(crate) use local_write::LocalNewFile;
 pub(crate) use shelf::{Shelf, shelf};
 
+use std::sync::Arc;
+
 use crate::{Result, SourceFile};
 
 /// A place with files in it: a directory, or a prefix of an object store.
@@ -33,6 +36,18 @@ pub trait Storage: Send + Sync {
 
     /// A file to read from.
     fn open(&self, name: &str) -> Result<Box<dyn ReadAt>>;
+
+    /// The same place with what is in it now: whatever takes its place afterwards is not seen by way of it, and files that are
+    /// gone since are [`Error::Replaced`](crate::Error::Replaced). None, which is the default, where a file of a checkpoint never
+    /// has the name of another one, and for a place that is held already.
+    fn hold(&self) -> Result<Option<Arc<dyn Storage>>> {
+        Ok(None)
+    }
+
+    /// [`Error::Replaced`](crate::Error::Replaced), if this was given by [`hold`](Storage::hold) and something else is there by now.
+    fn check_held(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A file that can be read anywhere.

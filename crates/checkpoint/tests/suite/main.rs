@@ -37,6 +37,7 @@ mod memory;
 #[cfg(feature = "object-store")]
 mod object_store;
 mod objects;
+mod replaced;
 mod roundtrip;
 mod save;
 mod save_property;

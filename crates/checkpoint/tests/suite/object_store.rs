@@ -279,3 +279,26 @@ fn a_conversion_to_a_store_that_fails_leaves_nothing() {
     to_safetensors(&source, "memory://fails/whole", &options).unwrap_err();
     assert!(storage::open("memory://fails/whole").unwrap().list().unwrap().is_empty());
 }
+
+#[test]
+fn a_load_gives_the_old_or_the_new_one() {
+    crate::replaced::load_while_it_is_saved("memory://replaced/model");
+}
+
+#[test]
+fn objects_that_are_gone_with_their_checkpoint_are_not_missing_but_replaced() {
+    let url = "memory://gone/model";
+    let save_one = |version| {
+        spmd(2, |world| {
+            Ok(save(world, &small_state(world, version)?, url, &SaveOptions::default())?)
+        });
+    };
+    save_one(1);
+    let storage = storage::open(url).unwrap();
+    let old = manifest(url).files.remove(0).name;
+    let open = storage.open(&old).unwrap();
+    save_one(2);
+    let replaced = Error::Replaced { path: url.to_owned() };
+    assert_eq!(storage.open(&old).err(), Some(replaced.clone()));
+    assert_eq!(open.read_at(0, &mut [0; 8]), Err(replaced));
+}

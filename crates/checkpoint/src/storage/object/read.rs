@@ -1,15 +1,19 @@
 //! Reading from object stores.
 
+use std::io::ErrorKind;
+
 use object_store::{ObjectStoreExt as _, path::Path};
 
 use super::{
     ObjectFiles, names,
-    place::Stores,
     run::{begin, failed, run},
 };
 use crate::{
-    Error, MANIFEST_FILE, ReadAt, Result, SourceFile, Storage,
-    storage::{leftovers::ABANDONED, shelf::Shelf},
+    Error, MANIFEST_FILE, Manifest, ReadAt, Result, SourceFile, Storage,
+    storage::{
+        leftovers::{ABANDONED, is_id},
+        shelf::Shelf,
+    },
 };
 
 /// Bytes of one request. A longer read is several requests at a time.
@@ -36,9 +40,32 @@ impl Storage for ObjectFiles {
     fn open(&self, name: &str) -> Result<Box<dyn ReadAt>> {
         let (objects, path) = (self.stores.objects.clone(), self.path(name));
         let about = run(async move { objects.head(&path).await });
-        let size = about.map_err(failed("open", self.place_of(name)))?.size;
-        let (name, path) = (name.to_owned(), self.path(name));
-        Ok(Box::new(Object { name, stores: self.stores.clone(), path, size }))
+        let about = about.map_err(failed("open", self.place_of(name)));
+        let size = about.map_err(|error| self.replaced_or(name, error))?.size;
+        Ok(Box::new(Object {
+            name: name.to_owned(),
+            files: self.clone(),
+            path: self.path(name),
+            size,
+        }))
+    }
+}
+
+impl ObjectFiles {
+    /// Why an object cannot be read: because its checkpoint was replaced, or for the reason that is given. Objects of a save lie under
+    /// its id, and no other objects ever have their names. They are deleted after another save has put its manifest.
+    fn replaced_or(&self, name: &str, error: Error) -> Error {
+        let is_gone = matches!(&error, Error::Io { kind: ErrorKind::NotFound, .. });
+        let Some((id, _)) = name.split_once('/').filter(|(id, _)| is_gone && is_id(id)) else {
+            return error;
+        };
+        let now = self.get(MANIFEST_FILE).map(|manifest| {
+            manifest.and_then(|bytes| Some(Manifest::parse(MANIFEST_FILE, &bytes).ok()?.id))
+        });
+        match now {
+            Ok(now) if now.as_deref() != Some(id) => Error::Replaced { path: self.place.clone() },
+            _ => error,
+        }
     }
 }
 
@@ -81,7 +108,7 @@ impl Shelf for ObjectFiles {
 
 struct Object {
     name: String,
-    stores: Stores,
+    files: ObjectFiles,
     path: Path,
     size: u64,
 }
@@ -114,12 +141,13 @@ impl ReadAt for Object {
                 .map(|into| {
                     let range = at..at + into.len() as u64;
                     at = range.end;
-                    let (objects, path) = (self.stores.objects.clone(), self.path.clone());
+                    let (objects, path) = (self.files.stores.objects.clone(), self.path.clone());
                     (into, begin(async move { objects.get_range(&path, range).await }))
                 })
                 .collect();
             for (into, request) in requests {
-                let bytes = request.wait().map_err(failed("read", self.name.clone()))?;
+                let bytes = request.wait().map_err(failed("read", self.name.clone()));
+                let bytes = bytes.map_err(|error| self.files.replaced_or(&self.name, error))?;
                 match bytes.len() == into.len() {
                     true => into.copy_from_slice(&bytes),
                     false => {
