@@ -46,6 +46,9 @@ pub struct Catalog {
     pub tensors: BTreeMap<String, TensorEntry>,
     /// What is no tensor, by name.
     pub values: BTreeMap<String, Value>,
+    /// What is there and cannot be read, by name, with the reason: objects of Python in PyTorch's files, elements smaller than a
+    /// byte. Everything else can be read all the same.
+    pub unreadable: BTreeMap<String, String>,
 }
 
 /// What a part of a checkpoint holds.
@@ -53,6 +56,7 @@ pub struct Catalog {
 pub(crate) struct Contents {
     pub tensors: Vec<(String, TensorEntry)>,
     pub values: Vec<(String, Value)>,
+    pub unreadable: Vec<(String, String)>,
 }
 
 impl Catalog {
@@ -75,24 +79,47 @@ impl Catalog {
 
     /// Nothing yet.
     pub(crate) fn new(format: Format, files: Vec<SourceFile>) -> Catalog {
-        Catalog { format, files, tensors: BTreeMap::new(), values: BTreeMap::new() }
+        let (tensors, values, unreadable) = Default::default();
+        Catalog { format, files, tensors, values, unreadable }
     }
 
     /// Adds a part; a name that is there already is an error.
     pub(crate) fn extend(&mut self, contents: Contents) -> Result<()> {
         for (name, entry) in contents.tensors {
-            match self.values.contains_key(&name) {
-                true => return Err(Error::Twice { name }),
-                false => insert(&mut self.tensors, name, entry)?,
-            }
+            self.check_new(&name)?;
+            self.tensors.insert(name, entry);
         }
         for (name, value) in contents.values {
-            match self.tensors.contains_key(&name) {
-                true => return Err(Error::Twice { name }),
-                false => insert(&mut self.values, name, value)?,
-            }
+            self.check_new(&name)?;
+            self.values.insert(name, value);
+        }
+        for (name, reason) in contents.unreadable {
+            self.check_new(&name)?;
+            self.unreadable.insert(name, reason);
         }
         Ok(())
+    }
+
+    /// All names: of tensors, of values, and of what cannot be read.
+    pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
+        let readable = self.tensors.keys().chain(self.values.keys());
+        readable.chain(self.unreadable.keys()).map(String::as_str)
+    }
+
+    /// Why there is nothing of this name, if it is or may be a part of something that cannot be read.
+    pub(crate) fn why_unreadable(&self, name: &str) -> Option<Error> {
+        let ends = name.match_indices('.').map(|(end, _)| end).chain([name.len()]);
+        let reasons = ends.filter_map(|end| self.unreadable.get_key_value(&name[..end]));
+        let (name, reason) = reasons.last()?;
+        Some(Error::Unreadable { name: name.clone(), reason: reason.clone() })
+    }
+
+    fn check_new(&self, name: &str) -> Result<()> {
+        let known = self.tensors.contains_key(name) || self.values.contains_key(name);
+        match known || self.unreadable.contains_key(name) {
+            true => Err(Error::Twice { name: name.to_owned() }),
+            false => Ok(()),
+        }
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn convert(
 
 /// The same values in a type that tensors have.
 fn widened(stored: StoredType, bytes: &[u8], wanted: DType) -> (DType, Cow<'_, [u8]>) {
-    use StoredType::{F8E4M3, F8E5M2, I8, I16, U16, U32, U64};
+    use StoredType::{F8E4M3, F8E4M3Fnuz, F8E5M2, F8E5M2Fnuz, F8E8M0, I8, I16, U16, U32, U64};
     let (dtype, made) = match stored {
         I8 => (DType::I32, each(bytes, |[byte]| i32::from(byte as i8).to_le_bytes())),
         I16 => {
@@ -64,6 +64,9 @@ fn widened(stored: StoredType, bytes: &[u8], wanted: DType) -> (DType, Cow<'_, [
         // Half precision with the lower byte cut off.
         F8E5M2 => (DType::F16, each(bytes, |[byte]| [0, byte])),
         F8E4M3 => (DType::F32, each(bytes, |[byte]| from_e4m3(byte).to_le_bytes())),
+        F8E8M0 => (DType::F32, each(bytes, |[byte]| from_e8m0(byte).to_le_bytes())),
+        F8E4M3Fnuz => (DType::F32, each(bytes, |[byte]| from_fnuz(byte, 3).to_le_bytes())),
+        F8E5M2Fnuz => (DType::F32, each(bytes, |[byte]| from_fnuz(byte, 2).to_le_bytes())),
         _ => return (stored.dtype().unwrap_or(DType::I64), Cow::Borrowed(bytes)),
     };
     (dtype, Cow::Owned(made))
@@ -84,6 +87,27 @@ pub(crate) fn from_e4m3(byte: u8) -> f32 {
         (0, _) => fraction * (-9.0_f32).exp2(),
         _ => (8.0 + fraction) * ((exponent - 10) as f32).exp2(),
     };
+    if byte & 0x80 == 0 { size } else { -size }
+}
+
+/// A power of two from -127 on; the largest code is NaN.
+pub(crate) fn from_e8m0(byte: u8) -> f32 {
+    match byte {
+        0xff => f32::NAN,
+        _ => (f32::from(byte) - 127.0).exp2(),
+    }
+}
+
+/// A float of eight bits with so many of fraction, without infinities and without a negative zero, whose code is NaN. Exponents are
+/// one less than those of the types with both.
+pub(crate) fn from_fnuz(byte: u8, fraction_bits: u32) -> f32 {
+    if byte == 0x80 {
+        return f32::NAN;
+    }
+    let (one, bias) = (1_u8 << fraction_bits, 1_i32 << (6 - fraction_bits));
+    let (exponent, fraction) = (i32::from((byte & 0x7f) >> fraction_bits), byte & (one - 1));
+    let fraction = f32::from(if exponent == 0 { fraction } else { one + fraction });
+    let size = fraction * ((exponent.max(1) - bias - fraction_bits as i32) as f32).exp2();
     if byte & 0x80 == 0 { size } else { -size }
 }
 
@@ -120,6 +144,22 @@ mod tests {
             [0.0, 1.0, -2.0, 448.0, 0.001953125]
         );
         assert!(converted::<f32>(StoredType::F8E4M3, &[0x7f])[0].is_nan());
+        assert_eq!(
+            converted::<f32>(StoredType::F8E8M0, &[0, 127, 128, 254]),
+            [(-127.0_f32).exp2(), 1.0, 2.0, 127.0_f32.exp2()]
+        );
+        assert!(converted::<f32>(StoredType::F8E8M0, &[0xff])[0].is_nan());
+        assert_eq!(
+            converted::<f32>(StoredType::F8E4M3Fnuz, &[0, 0x40, 0xc8, 0x7f, 0x01, 0x08]),
+            [0.0, 1.0, -2.0, 240.0, (-10.0_f32).exp2(), (-7.0_f32).exp2()]
+        );
+        assert_eq!(
+            converted::<f32>(StoredType::F8E5M2Fnuz, &[0, 0x40, 0xc4, 0x7f, 0x01, 0x04]),
+            [0.0, 1.0, -2.0, 57344.0, (-17.0_f32).exp2(), (-15.0_f32).exp2()]
+        );
+        for stored in [StoredType::F8E4M3Fnuz, StoredType::F8E5M2Fnuz] {
+            assert!(converted::<f32>(stored, &[0x80])[0].is_nan());
+        }
         let wide = [0x3c, 0xc0, 0x7b, 0x7c];
         assert_eq!(
             converted::<f32>(StoredType::F8E5M2, &wide),

@@ -73,6 +73,14 @@ pub enum Error {
         /// A name that is there.
         nearest: String,
     },
+    /// Something of the checkpoint that cannot be read, though the rest can.
+    #[error("`{name}` cannot be read: {reason}")]
+    Unreadable {
+        /// In the checkpoint.
+        name: String,
+        /// Why, with the way out.
+        reason: String,
+    },
     /// A tensor of the checkpoint has another shape.
     #[error("`{name}` has shape {stored:?} in the checkpoint, and {wanted:?} is wanted")]
     Misshapen {

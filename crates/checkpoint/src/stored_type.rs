@@ -20,6 +20,10 @@ pub enum StoredType {
     I64,
     F8E4M3,
     F8E5M2,
+    /// A power of two: eight bits of exponent, and nothing else.
+    F8E8M0,
+    F8E4M3Fnuz,
+    F8E5M2Fnuz,
     F16,
     Bf16,
     F32,
@@ -30,7 +34,7 @@ pub enum StoredType {
 
 impl StoredType {
     /// All of them.
-    pub const ALL: [StoredType; 17] = [
+    pub const ALL: [StoredType; 20] = [
         StoredType::Bool,
         StoredType::U8,
         StoredType::I8,
@@ -42,6 +46,9 @@ impl StoredType {
         StoredType::I64,
         StoredType::F8E4M3,
         StoredType::F8E5M2,
+        StoredType::F8E8M0,
+        StoredType::F8E4M3Fnuz,
+        StoredType::F8E5M2Fnuz,
         StoredType::F16,
         StoredType::Bf16,
         StoredType::F32,
@@ -54,7 +61,8 @@ impl StoredType {
     pub fn size(self) -> usize {
         match self {
             StoredType::Bool | StoredType::U8 | StoredType::I8 => 1,
-            StoredType::F8E4M3 | StoredType::F8E5M2 => 1,
+            StoredType::F8E4M3 | StoredType::F8E5M2 | StoredType::F8E8M0 => 1,
+            StoredType::F8E4M3Fnuz | StoredType::F8E5M2Fnuz => 1,
             StoredType::U16 | StoredType::I16 | StoredType::F16 | StoredType::Bf16 => 2,
             StoredType::U32 | StoredType::I32 | StoredType::F32 => 4,
             StoredType::U64 | StoredType::I64 | StoredType::F64 | StoredType::C64 => 8,
@@ -76,12 +84,25 @@ impl StoredType {
             StoredType::I64 => "I64",
             StoredType::F8E4M3 => "F8_E4M3",
             StoredType::F8E5M2 => "F8_E5M2",
+            StoredType::F8E8M0 => "F8_E8M0",
+            StoredType::F8E4M3Fnuz => "F8_E4M3FNUZ",
+            StoredType::F8E5M2Fnuz => "F8_E5M2FNUZ",
             StoredType::F16 => "F16",
             StoredType::Bf16 => "BF16",
             StoredType::F32 => "F32",
             StoredType::F64 => "F64",
             StoredType::C64 => "C64",
             StoredType::C128 => "C128",
+        }
+    }
+
+    /// Bits of an element of a type that safetensors knows, if it is smaller than a byte. Such are not among these types, since
+    /// their elements have no addresses.
+    pub(crate) fn bits_of_packed(name: &str) -> Option<u64> {
+        match name {
+            "F4" => Some(4),
+            "F6_E2M3" | "F6_E3M2" => Some(6),
+            _ => None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Whether a checkpoint has the bytes that were written.
 
 use std::{
+    collections::BTreeMap,
     io::ErrorKind,
     ops::Range,
     sync::{Arc, Mutex, PoisonError},
@@ -31,6 +32,8 @@ pub struct VerifyReport {
     pub verified_bytes: u64,
     /// Bytes of tensors that were read, and of which the checkpoint has no checksum.
     pub unverified_bytes: u64,
+    /// What cannot be read, and so was not looked at, by name, with the reason: see [`Catalog::unreadable`]. It is no damage.
+    pub unreadable: BTreeMap<String, String>,
     /// What is wrong, in the order of the tensors. Nothing, if the checkpoint is whole.
     pub damage: Vec<Error>,
 }
@@ -122,6 +125,7 @@ pub fn verify(
         .flat_map(|(name, entry)| entry.chunks.iter().map(move |chunk| (name, entry, chunk)))
         .filter(|(_, _, chunk)| !chunk.index.is_empty());
     report.tensors = catalog.tensors.len();
+    report.unreadable = catalog.unreadable.clone();
     let mut work = Vec::new();
     for (name, entry, chunk) in chunks {
         let bytes = chunk.bytes(entry.stored);

@@ -24,9 +24,9 @@ pub struct Cast {
 }
 
 impl Cast {
-    /// Refuses a type that is no floating-point one.
+    /// Refuses a type that is no floating-point one, or one that is only read.
     pub fn new(pattern: Pattern, to: StoredType) -> Result<Cast> {
-        match numbers::is_float(to) {
+        match numbers::is_written(to) {
             true => Ok(Cast { pattern, to }),
             false => Err(not_float(to.name())),
         }
@@ -59,7 +59,7 @@ pub(super) fn check<'n>(
 }
 
 fn not_float(name: &str) -> Error {
-    let floats = StoredType::ALL.into_iter().filter(|stored| numbers::is_float(*stored));
+    let floats = StoredType::ALL.into_iter().filter(|stored| numbers::is_written(*stored));
     let floats: Vec<String> = floats.map(|stored| stored.name().to_ascii_lowercase()).collect();
     Error::BadText {
         text: name.to_owned(),

@@ -81,15 +81,16 @@ impl TakenTensor<'_> {
 }
 
 impl<'s> Taken<'s> {
-    fn new(source: &'s Source, options: &ConvertOptions<'_>) -> Result<Taken<'s>> {
-        options.select.check(source.names())?;
-        let catalog = source.catalog();
+    fn new(opened: &'s Source, options: &ConvertOptions<'_>) -> Result<Taken<'s>> {
+        options.select.check(opened.names())?;
+        let catalog = opened.catalog();
         cast::check(&options.casts, catalog.tensors.keys().map(String::as_str))?;
         let mut taken = Taken { tensors: BTreeMap::new(), values: BTreeMap::new() };
-        for (name, source) in options.select.apply(source.names())? {
+        for (name, source) in options.select.apply(opened.names())? {
             let refused = |what: String, way_out| {
                 Err(Error::Unsupported { what, place: source.to_owned(), way_out })
             };
+            opened.check_readable(source)?;
             if name == "__metadata__" {
                 let way_out = "safetensors keeps its own texts under this name; give it another";
                 return refused("the name `__metadata__`".into(), way_out);

@@ -2,13 +2,22 @@
 
 use dtensor::{bf16, f16};
 
-use crate::{StoredType, convert_type::from_e4m3};
+use crate::{
+    StoredType,
+    convert_type::{from_e4m3, from_e8m0, from_fnuz},
+};
 
 /// Elements that are worked on at a time: their numbers stay in the first cache.
 pub(crate) const BLOCK: usize = 1024;
 
 /// Whether the elements are floating-point numbers, complex ones aside.
 pub(crate) fn is_float(stored: StoredType) -> bool {
+    use StoredType::*;
+    is_written(stored) || matches!(stored, F8E8M0 | F8E4M3Fnuz | F8E5M2Fnuz)
+}
+
+/// Whether floating-point numbers can be made into such elements.
+pub(crate) fn is_written(stored: StoredType) -> bool {
     use StoredType::*;
     matches!(stored, F8E4M3 | F8E5M2 | F16 | Bf16 | F32 | F64)
 }
@@ -60,6 +69,9 @@ fn decode(from: StoredType, bytes: &[u8], into: &mut [f32]) {
         StoredType::F8E4M3 => each(bytes, into, |[byte]| from_e4m3(byte)),
         // Half precision with the lower byte cut off.
         StoredType::F8E5M2 => each(bytes, into, |[byte]| f16::from_le_bytes([0, byte]).to_f32()),
+        StoredType::F8E8M0 => each(bytes, into, |[byte]| from_e8m0(byte)),
+        StoredType::F8E4M3Fnuz => each(bytes, into, |[byte]| from_fnuz(byte, 3)),
+        StoredType::F8E5M2Fnuz => each(bytes, into, |[byte]| from_fnuz(byte, 2)),
         StoredType::F16 => each(bytes, into, |bytes| f16::from_le_bytes(bytes).to_f32()),
         StoredType::Bf16 => each(bytes, into, |bytes| bf16::from_le_bytes(bytes).to_f32()),
         StoredType::F64 => each(bytes, into, |bytes| f64::from_le_bytes(bytes) as f32),

@@ -7,7 +7,7 @@ use std::{
 
 use dtensor_layout::IndexBox;
 
-use crate::{Catalog, Reader, Result, Storage, formats, storage};
+use crate::{Catalog, Error, Reader, Result, Storage, formats, storage};
 
 /// A checkpoint that was opened: what it holds, and where its bytes are.
 ///
@@ -75,9 +75,20 @@ impl Source {
         self.url.as_deref()
     }
 
-    /// The names of its tensors and of its values.
+    /// The names of all that it holds.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> + Clone {
-        self.catalog().tensors.keys().chain(self.catalog().values.keys()).map(String::as_str)
+        self.catalog().names()
+    }
+
+    /// Refuses what cannot be read, and so cannot be taken over or compared.
+    pub(crate) fn check_readable(&self, name: &str) -> Result<()> {
+        match self.catalog().unreadable.get(name) {
+            None => Ok(()),
+            Some(reason) => Err(Error::Unreadable {
+                name: name.to_owned(),
+                reason: format!("{reason}. To go on without it, exclude `{name}`"),
+            }),
+        }
     }
 
     /// Boxes of a tensor, one after the other.

@@ -148,6 +148,8 @@ fn pairs<'n>(
     let mut pairs = Vec::new();
     for name in a_names.keys().chain(b_names.keys()).collect::<BTreeSet<_>>() {
         let (a_name, b_name) = (a_names.get(name).copied(), b_names.get(name).copied());
+        a_name.map_or(Ok(()), |name| a.check_readable(name))?;
+        b_name.map_or(Ok(()), |name| b.check_readable(name))?;
         let value =
             |source: &Source, name: Option<&str>| source.catalog().values.get(name?).cloned();
         let values = (value(a, a_name), value(b, b_name));

@@ -180,7 +180,14 @@ fn read_part(file: &dyn ReadAt, part: &Part<'_>, budget: &Budget) -> Result<Foun
     let Range { start, end } = part.range;
     let window = Window::new(file, start, end - start)?;
     let saved = Saved::open(&window)?;
-    let tree = saved.tree(file.name(), budget)?;
+    let tree = match (saved.tree(file.name(), budget), &part.content) {
+        // Each object is a pickle of its own: what is wrong with one does not touch the others.
+        (Err(error @ Error::ForbiddenGlobal { .. }), Content::Object) => {
+            let unreadable = vec![(part.name.to_owned(), error.to_string())];
+            return Ok(Found::Object(Contents { unreadable, ..Contents::default() }));
+        }
+        (tree, _) => tree?,
+    };
     let Content::Chunk { stored, index } = &part.content else {
         let flat = flatten(&tree, part.name, file.name(), budget)?;
         return Ok(Found::Object(saved.contents(flat, &window, part.file, budget)?));

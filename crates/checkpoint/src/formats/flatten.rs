@@ -21,6 +21,8 @@ pub(crate) struct Flat<'t> {
     /// Tensors of which there are some shards.
     pub sharded: Vec<(String, ShardedView<'t>)>,
     pub values: Vec<(String, Value)>,
+    /// What is neither tensor nor value, and why.
+    pub unreadable: Vec<(String, String)>,
 }
 
 /// Everything below the root of a tree. Names begin with `prefix`; a root that is neither list nor dict has that name.
@@ -68,9 +70,17 @@ impl<'w, 't> Walk<'w, 't> {
             }
         }
         if let Some(items) = tree.dict(object) {
+            let mut nameless = None;
             for (key, value) in items {
-                let key = self.key(name, *key)?;
-                self.visit_part(name, &key, *value, depth)?;
+                match self.key(name, *key) {
+                    Ok(key) => self.visit_part(name, &key, *value, depth)?,
+                    // All that there is has no name that could be listed.
+                    Err(error) if name.is_empty() => return Err(error),
+                    Err(error) => nameless = Some(error),
+                }
+            }
+            if let Some(error) = nameless {
+                self.note_unreadable(name, &error)?;
             }
             return self.note_empty(name, items.is_empty(), Value::EmptyDict);
         }
@@ -80,10 +90,14 @@ impl<'w, 't> Walk<'w, 't> {
             }
             return self.note_empty(name, elements.is_empty(), Value::EmptyList);
         }
-        let value = self.value(name, object)?;
-        self.pay(name, size(&value))?;
-        self.flat.values.push((name.clone(), value));
-        Ok(())
+        match self.value(name, object) {
+            Ok(value) => {
+                self.pay(name, size(&value))?;
+                self.flat.values.push((name.clone(), value));
+                Ok(())
+            }
+            Err(error) => self.note_unreadable(name, &error),
+        }
     }
 
     fn visit_part(
@@ -108,6 +122,14 @@ impl<'w, 't> Walk<'w, 't> {
         if empty && !name.is_empty() {
             self.flat.values.push((name.to_owned(), value));
         }
+        Ok(())
+    }
+
+    /// One thing that nobody can read is no reason to refuse the others; but it is never left out in silence.
+    fn note_unreadable(&mut self, name: &str, error: &Error) -> Result<()> {
+        let reason = error.to_string();
+        self.pay(name, reason.len() as u64)?;
+        self.flat.unreadable.push((name.to_owned(), reason));
         Ok(())
     }
 

@@ -63,6 +63,11 @@ pub(crate) fn catalog<B: AsRef<[u8]>>(manifest: Manifest, headers: &[B]) -> Resu
     let mut first_seen: BTreeMap<String, usize> = BTreeMap::new();
     for (file, (record, bytes)) in manifest.files.iter().zip(headers).enumerate() {
         let header = safetensors::parse_header(&record.name, bytes.as_ref(), record.size)?;
+        if let Some(packed) = header.packed.first() {
+            // We write no such.
+            let what = format!("`{}`: {}", packed.name, packed.reason);
+            return Err(Error::broken(&record.name, what));
+        }
         let about = About::parse(&record.name, &header)?;
         for stored in &header.tensors {
             let part = about.part(file, stored)?;
@@ -95,7 +100,7 @@ pub(crate) fn catalog<B: AsRef<[u8]>>(manifest: Manifest, headers: &[B]) -> Resu
     }
     let source = |record: FileRecord| SourceFile { name: record.name, size: record.size };
     let files = manifest.files.into_iter().map(source).collect();
-    Ok(Catalog { format: Format::Native, files, tensors, values: manifest.values })
+    Ok(Catalog { tensors, values: manifest.values, ..Catalog::new(Format::Native, files) })
 }
 
 /// What the texts of a header say about its tensors.

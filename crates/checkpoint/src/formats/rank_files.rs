@@ -13,6 +13,7 @@ pub(super) struct RankFiles {
     sharded: BTreeMap<String, TensorEntry>,
     tensors: BTreeMap<String, Vec<(String, TensorEntry)>>,
     values: BTreeMap<String, Vec<(String, Value)>>,
+    unreadable: BTreeMap<String, Vec<(String, String)>>,
 }
 
 impl RankFiles {
@@ -46,6 +47,9 @@ impl RankFiles {
         for (name, value) in contents.values {
             self.values.entry(name).or_default().push((stem.to_owned(), value));
         }
+        for (name, reason) in contents.unreadable {
+            self.unreadable.entry(name).or_default().push((stem.to_owned(), reason));
+        }
         Ok(())
     }
 
@@ -59,7 +63,10 @@ impl RankFiles {
         let tensors = self.sharded.into_iter().chain(whole).collect();
         let values = self.values.into_iter();
         let values = values.flat_map(|(name, own)| told_apart(name, own, Value::eq)).collect();
-        Ok(Contents { tensors, values })
+        // Whether two things are the same that cannot be read, nobody knows.
+        let unreadable = self.unreadable.into_iter();
+        let unreadable = unreadable.flat_map(|(name, own)| told_apart(name, own, |_, _| false));
+        Ok(Contents { tensors, values, unreadable: unreadable.collect() })
     }
 }
 

@@ -33,6 +33,8 @@ pub(crate) struct Header {
     pub metadata: BTreeMap<String, String>,
     /// The tensors, in the order of their bytes.
     pub tensors: Vec<Stored>,
+    /// Tensors whose elements are smaller than a byte.
+    pub packed: Vec<Packed>,
     /// Where the bytes of tensors begin.
     pub data_start: u64,
 }
@@ -46,6 +48,16 @@ pub(crate) struct Stored {
     /// The first byte in the file.
     pub offset: u64,
     pub bytes: u64,
+}
+
+/// A tensor of a file whose elements cannot be read one by one.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Packed {
+    pub name: String,
+    /// Why it cannot be read.
+    pub reason: String,
+    offset: u64,
+    bytes: u64,
 }
 
 /// The bytes of a file before its tensors.
@@ -81,27 +93,31 @@ pub(crate) fn parse_header(file: &str, bytes: &[u8], size: u64) -> Result<Header
         return Err(broken("its header is no JSON object".into()));
     };
     let data_start = bytes.len() as u64;
-    let mut header = Header { metadata: BTreeMap::new(), tensors: Vec::new(), data_start };
+    let mut header =
+        Header { metadata: BTreeMap::new(), tensors: Vec::new(), packed: Vec::new(), data_start };
     for (name, entry) in entries {
         match name.as_str() {
             "__metadata__" => {
                 header.metadata =
                     metadata(entry).ok_or_else(|| broken("`__metadata__` holds no texts".into()))?
             }
-            _ => header.tensors.push(stored(file, name, &entry, data_start)?),
+            _ => add(&mut header, file, name, &entry)?,
         }
     }
-    // Files have no holes and no second reader of a byte: each tensor begins where the last one ended.
     header.tensors.sort_by_key(|tensor| (tensor.offset, tensor.bytes));
+    // Files have no holes and no second reader of a byte: each tensor begins where the last one ended.
+    let tensors = header.tensors.iter().map(|tensor| (tensor.offset, tensor.bytes, &tensor.name));
+    let packed = header.packed.iter().map(|tensor| (tensor.offset, tensor.bytes, &tensor.name));
+    let mut places: Vec<(u64, u64, &String)> = tensors.chain(packed).collect();
+    places.sort_by_key(|(offset, bytes, _)| (*offset, *bytes));
     let mut end = data_start;
-    for tensor in &header.tensors {
-        if tensor.offset != end {
+    for (offset, bytes, name) in places {
+        if offset != end {
             return Err(broken(format!(
-                "`{}` begins at byte {}, and the one before it ends at {end}",
-                tensor.name, tensor.offset
+                "`{name}` begins at byte {offset}, and the one before it ends at {end}"
             )));
         }
-        end += tensor.bytes;
+        end += bytes;
     }
     match end == size {
         true => Ok(header),
@@ -114,16 +130,16 @@ fn metadata(json: Json) -> Option<BTreeMap<String, String>> {
     texts.into_iter().map(|(key, text)| Some((key, text.as_str()?.to_owned()))).collect()
 }
 
-fn stored(file: &str, name: String, json: &Json, data_start: u64) -> Result<Stored> {
+/// Adds what a header says of a tensor.
+fn add(header: &mut Header, file: &str, name: String, json: &Json) -> Result<()> {
     let broken = |what: &str| Error::broken(file, format!("`{name}`: {what}"));
     let text = json["dtype"].as_str().ok_or_else(|| broken("it has no dtype"))?;
-    let Some(stored) = StoredType::from_name(text) else {
+    let stored = StoredType::from_name(text);
+    let bits = stored.map(|stored| 8 * stored.size() as u64);
+    let Some(bits) = bits.or_else(|| StoredType::bits_of_packed(text)) else {
         let (what, place) = (format!("dtype {text}"), format!("{file}: {name}"));
-        return Err(Error::Unsupported {
-            what,
-            place,
-            way_out: "convert the tensor with the tool that wrote it",
-        });
+        let way_out = "convert the tensor with the tool that wrote it";
+        return Err(Error::Unsupported { what, place, way_out });
     };
     let numbers =
         |json: &Json| json.as_array()?.iter().map(Json::as_u64).collect::<Option<Vec<u64>>>();
@@ -131,14 +147,24 @@ fn stored(file: &str, name: String, json: &Json, data_start: u64) -> Result<Stor
     let [start, end] = numbers(&json["data_offsets"])
         .and_then(|offsets| <[u64; 2]>::try_from(offsets).ok())
         .ok_or_else(|| broken("its data_offsets are not two numbers"))?;
-    let size = shape.iter().try_fold(stored.size() as u64, |bytes, &size| bytes.checked_mul(size));
-    let bytes = end.checked_sub(start).filter(|&bytes| Some(bytes) == size);
+    let size = shape.iter().try_fold(u128::from(bits), |bits, &size| bits.checked_mul(size.into()));
+    let bytes = end.checked_sub(start).filter(|&bytes| Some(u128::from(bytes) * 8) == size);
     let bytes = bytes.ok_or_else(|| broken("its data_offsets do not fit its shape and dtype"))?;
-    let offset = data_start.checked_add(start).filter(|offset| offset.checked_add(bytes).is_some());
+    let offset = header.data_start.checked_add(start);
+    let offset = offset.filter(|offset| offset.checked_add(bytes).is_some());
     let offset = offset.ok_or_else(|| broken("its data_offsets are beyond any file"))?;
+    let Some(stored) = stored else {
+        let reason = format!(
+            "its dtype {text} has elements of {bits} bits, {bytes} bytes of shape {shape:?} in `{file}`, \
+             which are not read one by one; leave it out"
+        );
+        header.packed.push(Packed { name, reason, offset, bytes });
+        return Ok(());
+    };
     let shape = shape.into_iter().map(usize::try_from).collect::<std::result::Result<_, _>>();
     let shape = shape.map_err(|_| broken("its shape is beyond this machine"))?;
-    Ok(Stored { name, stored, shape, offset, bytes })
+    header.tensors.push(Stored { name, stored, shape, offset, bytes });
+    Ok(())
 }
 
 /// Where a part of a tensor lies, if that is a place that indices can name.

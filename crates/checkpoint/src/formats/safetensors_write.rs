@@ -14,12 +14,15 @@ const LENGTH: usize = 8;
 /// Where in a file a tensor comes, as in the format's own library: wide elements first, so that all are aligned, and then
 /// by name.
 pub(crate) fn file_order(stored: StoredType, name: &str) -> impl Ord + use<'_> {
-    const ORDER: [StoredType; 17] = [
+    const ORDER: [StoredType; 20] = [
         StoredType::Bool,
         StoredType::U8,
         StoredType::I8,
         StoredType::F8E5M2,
         StoredType::F8E4M3,
+        StoredType::F8E8M0,
+        StoredType::F8E4M3Fnuz,
+        StoredType::F8E5M2Fnuz,
         StoredType::I16,
         StoredType::U16,
         StoredType::F16,

@@ -87,6 +87,10 @@ pub(crate) fn open_files(storage: &dyn Storage, files: Vec<SourceFile>) -> Resul
     for (position, shard) in shards.into_iter().enumerate() {
         let Shard { header, offsets, own, values } = shard;
         catalog.extend(Contents { values, ..Contents::default() })?;
+        for packed in header.packed {
+            // Each file may have a part of it.
+            catalog.unreadable.entry(packed.name).or_insert(packed.reason);
+        }
         for stored in header.tensors {
             let file = catalog.files[position].name.clone();
             if let Some(own) = own.as_ref().and_then(|own| own.get(&stored.name)) {
@@ -95,6 +99,9 @@ pub(crate) fn open_files(storage: &dyn Storage, files: Vec<SourceFile>) -> Resul
             let index = index_of(&stored, offsets.as_ref(), &file)?;
             add(&mut catalog, stored, index, position, offsets.is_some())?;
         }
+    }
+    if let Some(name) = catalog.unreadable.keys().find(|name| catalog.tensors.contains_key(*name)) {
+        return Err(Error::Twice { name: name.clone() });
     }
     for (name, entry) in &mut catalog.tensors {
         let file = entry.chunks.first().map_or("", |chunk| &catalog.files[chunk.file].name);

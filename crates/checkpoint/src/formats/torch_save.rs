@@ -131,7 +131,8 @@ impl Saved {
             let (stored, shape) = (view.stored, view.shape);
             sharded.push((name, TensorEntry { stored, shape, chunks, layout: None }));
         }
-        Ok((Contents { tensors, values: flat.values }, sharded))
+        let (values, unreadable) = (flat.values, flat.unreadable);
+        Ok((Contents { tensors, values, unreadable }, sharded))
     }
 }
 

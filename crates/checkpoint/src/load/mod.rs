@@ -32,7 +32,7 @@ use crate::{
 pub struct LoadOptions<'a> {
     /// Whether what is read is compared with its checksums. It is, by default.
     pub verify: bool,
-    /// Whether names that the checkpoint does not have, or has in another shape, are left as they are and reported. By
+    /// Whether names that the checkpoint does not have, or has in another shape, or that cannot be read of it, are left as they are and reported. By
     /// default they are an error, and nothing is loaded.
     pub partial: bool,
     /// Told now and then how many bytes this rank has of its tensors, of all that it will hold.
@@ -58,6 +58,8 @@ pub struct LoadReport {
     pub missing: Vec<String>,
     /// Names of the checkpoint that the state does not have.
     pub unexpected: Vec<String>,
+    /// Names of the state that the checkpoint has, and of which it cannot be read: see [`Catalog::unreadable`].
+    pub unreadable: Vec<String>,
     /// Tensors that have another shape in the checkpoint.
     pub misshapen: Vec<Misshapen>,
 }

@@ -298,7 +298,7 @@ mod tests {
         }
         let file = |(number, size)| SourceFile { name: format!("f{number}"), size };
         let files = sizes.into_iter().enumerate().map(file).collect();
-        Catalog { format: Format::ShardedSafetensors, files, tensors, values: BTreeMap::new() }
+        Catalog { tensors, ..Catalog::new(Format::ShardedSafetensors, files) }
     }
 
     fn plan<'c>(catalog: &'c Catalog, layout: &Layout, rank: usize) -> Plan<'c> {

@@ -49,6 +49,10 @@ impl<'c> Targets<'c> {
         let mut report = LoadReport::default();
         let mut grids: HashMap<Layout, Arc<Grid>> = HashMap::new();
         for (position, (name, entry)) in state.iter().enumerate() {
+            if catalog.unreadable.contains_key(name) {
+                report.unreadable.push(name.to_owned());
+                continue;
+            }
             match entry {
                 Entry::Tensor(tensor) => {
                     let Some((name, entry)) = catalog.tensors.get_key_value(name) else {
@@ -75,8 +79,8 @@ impl<'c> Targets<'c> {
             }
         }
         let found: HashSet<&str> = state.iter().map(|(name, _)| name).collect();
-        let all = catalog.tensors.keys().chain(catalog.values.keys());
-        report.unexpected = all.filter(|name| !found.contains(name.as_str())).cloned().collect();
+        let unexpected = catalog.names().filter(|name| !found.contains(name));
+        report.unexpected = unexpected.map(str::to_owned).collect();
         report.unexpected.sort_unstable();
         if !partial {
             refuse(&report, catalog)?;
@@ -88,7 +92,7 @@ impl<'c> Targets<'c> {
 
 /// The first thing for which a load that is not partial cannot be.
 fn refuse(report: &LoadReport, catalog: &Catalog) -> Result<()> {
-    if let Some(name) = report.missing.first() {
+    if let Some(name) = report.unreadable.first().or(report.missing.first()) {
         return Err(read::missing(catalog, name));
     }
     match report.misshapen.first() {

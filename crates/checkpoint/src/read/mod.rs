@@ -251,6 +251,9 @@ impl Reader {
 
 /// What to say of a name that the checkpoint does not have.
 pub(crate) fn missing(catalog: &Catalog, name: &str) -> Error {
+    if let Some(error) = catalog.why_unreadable(name) {
+        return error;
+    }
     // Names end with what a thing is, and begin with where it is: both count.
     let alike = |other: &&String| {
         let same = |(a, b): &(u8, u8)| a == b;

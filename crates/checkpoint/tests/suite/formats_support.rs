@@ -183,6 +183,14 @@ pub fn check_refused(storage: &dyn Storage, parts: &[&str]) {
     }
 }
 
+/// Why a checkpoint that can be opened has just one thing that cannot be read.
+#[track_caller]
+pub fn unreadable(storage: &dyn Storage) -> String {
+    let catalog = Catalog::open(storage).unwrap();
+    assert_eq!(catalog.unreadable.len(), 1, "{catalog:?}");
+    catalog.unreadable.into_values().collect()
+}
+
 /// The chunk of a tensor that has only one, and the type of its elements.
 pub fn only_chunk<'c>(catalog: &'c Catalog, name: &str) -> (&'c Chunk, StoredType) {
     let entry = &catalog.tensors[name];

@@ -98,7 +98,6 @@ fn what_is_not_supported_says_the_way_out() {
     check("legacy.pt", &["before 1.6", "newer PyTorch"]);
     check("conjugated.pt", &["`w`", "resolve_conj"]);
     check("script.pt", &["TorchScript", "state_dict()"]);
-    check("large_integer.pt", &["beyond 64 bits", "seed"]);
     check("sparse.pt", &["torch._utils._rebuild_sparse_tensor"]);
 }
 

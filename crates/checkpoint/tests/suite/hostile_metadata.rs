@@ -29,6 +29,8 @@ struct Case {
     layout: &'static str,
     properties: Vec<u8>,
     memory_format: Vec<u8>,
+    /// What is no tensor, by name, each in a file of its own: the length of its archive.
+    objects: Vec<(String, i64)>,
 }
 
 /// Two chunks of a tensor of 5 x 2.
@@ -46,7 +48,19 @@ fn good() -> (Case, Memory) {
     let chunks = vec![chunk(0, 3, "a.distcp"), chunk(3, 2, "b.distcp")];
     let padded = |rows| [vec![0; 3], archive(rows)].concat();
     let files = Memory::of([("a.distcp", padded(3)), ("b.distcp", padded(2))]);
-    (Case { shape: vec![5, 2], chunks, layout: "torch.strided", properties, memory_format }, files)
+    let (shape, layout, objects) = (vec![5, 2], "torch.strided", Vec::new());
+    (Case { shape, chunks, layout, properties, memory_format, objects }, files)
+}
+
+/// That tensor, and objects that are each a pickle with this body.
+pub fn with_objects(objects: &[(&str, Vec<u8>)]) -> Memory {
+    let (mut case, mut files) = good();
+    for (name, body) in objects {
+        let archive = saved(pickle(body.clone()), &[]);
+        case.objects.push(((*name).to_owned(), archive.len() as i64));
+        files = files.with(&format!("{name}.distcp"), archive);
+    }
+    files.with(".metadata", case.metadata())
 }
 
 fn archive(rows: i64) -> Vec<u8> {
@@ -70,22 +84,37 @@ impl Case {
             ("chunks", list(&self.chunks.iter().map(chunk).collect::<Vec<_>>())),
         ]);
         let about = instance(global(MODULE, "TensorStorageMetadata"), about);
+        let storage =
+            |name: &str, at: Vec<u8>, path: &str, range: [i64; 2], transforms: Vec<u8>| {
+                let key = dict(&[("fqn", text(name)), ("index", int(0)), ("offset", at)]);
+                let info = dict(&[
+                    ("relative_path", text(path)),
+                    ("offset", int(range[0])),
+                    ("length", int(range[1])),
+                    ("transform_descriptors", transforms),
+                ]);
+                let info = instance(
+                    global("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+                    info,
+                );
+                [instance(global(MODULE, "MetadataIndex"), key), info].concat()
+            };
         let place = |chunk: &Chunk| {
-            let key = dict(&[("fqn", text("w")), ("index", int(0)), ("offset", size(&chunk.at))]);
-            let info = dict(&[
-                ("relative_path", text(&chunk.path)),
-                ("offset", int(chunk.offset)),
-                ("length", int(chunk.length)),
-                ("transform_descriptors", chunk.transforms.clone()),
-            ]);
-            let info =
-                instance(global("torch.distributed.checkpoint.filesystem", "_StorageInfo"), info);
-            [instance(global(MODULE, "MetadataIndex"), key), info].concat()
+            let range = [chunk.offset, chunk.length];
+            storage("w", size(&chunk.at), &chunk.path, range, chunk.transforms.clone())
         };
-        let places: Vec<Vec<u8>> = self.chunks.iter().map(place).collect();
+        let object = |(name, length): &(String, i64)| {
+            storage(name, nothing(), &format!("{name}.distcp"), [0, *length], nothing())
+        };
+        let objects = self.objects.iter();
+        let places: Vec<Vec<u8>> =
+            self.chunks.iter().map(place).chain(objects.clone().map(object)).collect();
+        let bytes = instance(global(MODULE, "BytesStorageMetadata"), dict(&[]));
+        let mut items = vec![("w", about)];
+        items.extend(objects.map(|(name, _)| (name.as_str(), bytes.clone())));
         let places = [b"}(".to_vec(), places.concat(), b"u".to_vec()].concat();
         let state = dict(&[
-            ("state_dict_metadata", dict(&[("w", about)])),
+            ("state_dict_metadata", dict(&items)),
             ("planner_data", dict(&[])),
             ("storage_data", places),
         ]);

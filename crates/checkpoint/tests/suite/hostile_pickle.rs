@@ -3,7 +3,7 @@
 use dtensor_checkpoint::{Catalog, Error};
 
 use crate::{
-    formats_support::{Memory, check_refused, only_chunk, refusal},
+    formats_support::{Memory, check_refused, only_chunk, refusal, unreadable},
     hostile_support::{
         call, dict, global, instance, int, list, nothing, pickle, saved, tensor, text, tuple,
     },
@@ -223,7 +223,7 @@ fn what_only_looks_like_a_tensor_is_refused() {
         let arguments = [storage(&id), int(0), tuple(&[int(1)]), tuple(&[int(1)])];
         refusal(&rebuild("_rebuild_tensor_v2", &arguments));
     }
-    check_refused(&state(storage(&[text("storage")])), &["another kind"]);
+    assert!(unreadable(&state(storage(&[text("storage")]))).contains("another kind"));
     // Parameters of parameters, without an end.
     let mut nested = tensor("0", 6, 0, &[1], &[1]);
     for _ in 0..20 {
@@ -234,7 +234,7 @@ fn what_only_looks_like_a_tensor_is_refused() {
 }
 
 #[test]
-fn calls_of_known_names_with_strange_arguments_are_refused() {
+fn calls_of_known_names_with_strange_arguments_are_not_read() {
     for body in [
         call(global("torch", "Size"), &[int(1)]),
         call(global("torch", "device"), &[int(1)]),
@@ -248,7 +248,7 @@ fn calls_of_known_names_with_strange_arguments_are_refused() {
         instance(global("torch.distributed.checkpoint.metadata", "Metadata"), dict(&[])),
         global("torch", "FloatStorage"),
     ] {
-        let error = refusal(&state(body));
-        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        let reason = unreadable(&state(body));
+        assert!(reason.contains("is not supported"), "{reason}");
     }
 }

@@ -108,6 +108,7 @@ fn a_partial_load_reports_what_it_left_out() {
             bytes: 12,
             missing: vec!["head".into(), "epoch".into()],
             unexpected: vec!["step".into()],
+            unreadable: vec![],
             misshapen: vec![misshapen],
         };
         assert_eq!(report, want);

@@ -43,3 +43,4 @@ mod save;
 mod save_property;
 mod saved;
 mod series;
+mod unreadable;

@@ -1,9 +1,6 @@
 //! Checkpoints that are replaced while they are read: old or new, never a bit of both.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-};
+use std::{sync::mpsc, thread};
 
 use dtensor::{Placement, World};
 use dtensor_checkpoint::{
@@ -40,30 +37,36 @@ fn load_whole(world: &World, place: &str, verify: bool) -> Result<i64, Failure> 
     Ok(version)
 }
 
-/// Loads again and again while another thread saves, until both kinds of load have met many saves.
-pub fn load_while_it_is_saved(place: &str) {
+/// Does something a number of times, each time while two saves are made.
+fn while_it_is_saved(place: &str, times: i64, mut act: impl FnMut(i64)) {
     save_version(place, 3, 0);
-    let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        let saves = scope.spawn(|| {
-            let mut version = 1;
-            while !done.load(Ordering::Relaxed) {
+        let (asked, asks) = mpsc::channel();
+        scope.spawn(move || {
+            // Until nobody asks any more.
+            for version in asks {
                 save_version(place, 3, version);
-                version += 1;
             }
         });
-        let mut seen = Vec::new();
-        for round in 0..120 {
-            if saves.is_finished() {
-                break;
+        // Dropped at the end, however this ends.
+        let asked = asked;
+        for round in 0..times {
+            for version in [2 * round + 1, 2 * round + 2] {
+                asked.send(version).unwrap();
             }
-            let found = spmd(2, |world| load_whole(world, place, round % 2 == 0));
-            assert_eq!(found[0], found[1], "the ranks have loaded different checkpoints");
-            assert!(seen.last() <= Some(&found[0]), "{seen:?}, {found:?}");
-            seen.push(found[0]);
+            act(round);
         }
-        done.store(true, Ordering::Relaxed);
-        saves.join().unwrap();
+    });
+}
+
+/// Loads while it is saved, with and without a look at the checksums.
+pub fn load_while_it_is_saved(place: &str) {
+    let mut last = 0;
+    while_it_is_saved(place, 120, |round| {
+        let found = spmd(2, |world| load_whole(world, place, round % 2 == 0));
+        assert_eq!(found[0], found[1], "the ranks have loaded different checkpoints");
+        assert!(last <= found[0], "{found:?} after {last}");
+        last = found[0];
     });
 }
 
@@ -130,28 +133,10 @@ fn files_that_are_gone_with_their_checkpoint_are_not_missing_but_replaced() {
 #[test]
 fn verifying_and_reading_whole_tensors_begin_again() {
     let (_directory, _, place) = place();
-    save_version(&place, 2, 0);
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut version = 1;
-            while !done.load(Ordering::Relaxed) {
-                save_version(&place, 2, version);
-                version += 1;
-            }
-        });
-        let looked = thread::scope(|looks| {
-            let looks = looks.spawn(|| {
-                for _ in 0..50 {
-                    let report = verify_at(&place, &VerifyOptions::default()).unwrap();
-                    assert!(report.is_whole(), "{:?}", report.damage);
-                    let rows = read_tensors(&place).unwrap()["model.rows"].to_vec::<i64>().unwrap();
-                    assert_eq!(rows, elements(15, rows[0]));
-                }
-            });
-            looks.join()
-        });
-        done.store(true, Ordering::Relaxed);
-        looked.unwrap();
+    while_it_is_saved(&place, 60, |_| {
+        let report = verify_at(&place, &VerifyOptions::default()).unwrap();
+        assert!(report.is_whole(), "{:?}", report.damage);
+        let rows = read_tensors(&place).unwrap()["model.rows"].to_vec::<i64>().unwrap();
+        assert_eq!(rows, elements(15, rows[0]));
     });
 }

@@ -26,7 +26,7 @@ fn cuts(size: usize) -> impl Strategy<Value = Vec<Range<usize>>> {
 /// A tensor that is cut in every dim, with its parts in files of which no two of one tensor are the same.
 fn whole(name: &'static str) -> impl Strategy<Value = Whole> {
     let stored = prop::sample::select(&DType::ALL[..]).prop_map(StoredType::from);
-    (generate::shape(3), stored).prop_flat_map(move |(shape, stored)| {
+    (generate::shape(4), stored).prop_flat_map(move |(shape, stored)| {
         let cuts: Vec<_> = shape.iter().map(|&size| cuts(size)).collect();
         cuts.prop_map(move |cuts| {
             let mut parts = vec![Vec::new()];
@@ -55,7 +55,7 @@ fn saved_and_loaded(
     let whole = |no_reductions: BoxedStrategy<Layout>| {
         no_reductions.prop_filter("pending", |layout| !layout.is_partial())
     };
-    (generate::shape(3), generate::dtype(), generate::dtype()).prop_flat_map(
+    (generate::shape(4), generate::dtype(), generate::dtype()).prop_flat_map(
         move |(shape, stored, wanted)| {
             let tensor = Whole::new(name, stored.into(), &shape);
             let saved = generate::any_layout_of(shape.clone(), from.clone(), stored);

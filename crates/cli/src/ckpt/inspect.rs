@@ -45,18 +45,21 @@ pub fn run(args: &InspectArgs) -> Result<()> {
     let source = Source::open(&args.path)?;
     let catalog = source.catalog();
     let selection = args.names.selection(None)?;
-    let all = catalog.tensors.keys().chain(catalog.values.keys()).map(String::as_str);
-    selection.check(all.clone())?;
-    let mut taken: Vec<&str> = selection.apply(all)?.into_values().collect();
+    selection.check(catalog.names())?;
+    let mut taken: Vec<&str> = selection.apply(catalog.names())?.into_values().collect();
     taken.sort_by_cached_key(|name| names::parts(name));
     let tensors: Vec<(&str, &TensorEntry)> =
         taken.iter().filter_map(|name| Some((*name, catalog.tensors.get(*name)?))).collect();
     let values = taken.iter().filter_map(|name| Some((*name, catalog.values.get(*name)?)));
+    let unreadable: Vec<(&str, &String)> =
+        taken.iter().filter_map(|name| Some((*name, catalog.unreadable.get(*name)?))).collect();
     let mut out = Out::new();
     if args.json {
         let values: Map<String, Json> =
             values.map(|(name, value)| (name.to_owned(), names::value_json(value))).collect();
-        return out.json(&json(catalog, &tensors, values));
+        let unreadable =
+            unreadable.into_iter().map(|(name, reason)| (name.to_owned(), json!(reason)));
+        return out.json(&json(catalog, &tensors, values, unreadable.collect()));
     }
     let file_bytes: u64 = catalog.files.iter().map(|file| file.size).sum();
     let files = count(catalog.files.len(), "file");
@@ -81,9 +84,19 @@ pub fn run(args: &InspectArgs) -> Result<()> {
         out.lines(listed.lines())?;
         out.line("")?;
     }
+    for (name, reason) in &unreadable {
+        out.line(&format!("{} cannot be read: {}", printable(name), printable(reason)))?;
+    }
+    if !unreadable.is_empty() {
+        out.line("")?;
+    }
     let (elements, total) = totals(&tensors);
+    let not_read = match unreadable.len() {
+        0 => String::new(),
+        number => format!("; {number} that cannot be read"),
+    };
     out.line(&format!(
-        "{}, {} elements, {}; {}",
+        "{}, {} elements, {}; {}{not_read}",
         count(tensors.len(), "tensor"),
         grouped(elements as usize),
         bytes(total as f64),
@@ -119,7 +132,12 @@ fn table(tensors: &[(&str, &TensorEntry)]) -> Vec<String> {
     table.lines()
 }
 
-fn json(catalog: &Catalog, tensors: &[(&str, &TensorEntry)], values: Map<String, Json>) -> Json {
+fn json(
+    catalog: &Catalog,
+    tensors: &[(&str, &TensorEntry)],
+    values: Map<String, Json>,
+    unreadable: Map<String, Json>,
+) -> Json {
     let chunk = |chunk: &Chunk| {
         let checksum = match chunk.checksum {
             Checksum::None => None,
@@ -151,6 +169,7 @@ fn json(catalog: &Catalog, tensors: &[(&str, &TensorEntry)], values: Map<String,
         "files": catalog.files.iter().map(|file| json!({"name": file.name, "bytes": file.size})).collect::<Vec<_>>(),
         "tensors": tensors.iter().map(tensor).collect::<Vec<_>>(),
         "values": values,
+        "unreadable": unreadable,
         "total": {"tensors": tensors.len(), "elements": elements, "bytes": total},
     })
 }

@@ -61,10 +61,14 @@ pub fn run(args: &VerifyArgs, group: Option<Group>) -> Result<()> {
             "tensors": report.tensors,
             "verified_bytes": report.verified_bytes,
             "unverified_bytes": report.unverified_bytes,
+            "unreadable": report.unreadable,
             "damage": damage,
         }))?;
     } else {
         out.lines(damage.iter().map(|text| printable(text)))?;
+        for (name, reason) in &report.unreadable {
+            out.line(&format!("{} cannot be read: {}", printable(name), printable(reason)))?;
+        }
         let verdict = match damage.len() {
             0 => "whole".to_owned(),
             number => format!("DAMAGED in {}", count(number, "place")),

@@ -10,7 +10,7 @@ use std::{
 use dtensor::{
     DType,
     Placement::{Replicate, Shard},
-    World, WorldKind,
+    Tensor, World, WorldKind, distribute_tensor,
 };
 use dtensor_checkpoint::{
     LoadOptions, SaveOptions, Source, State, Value, async_save,
@@ -28,6 +28,16 @@ use crate::tensors::{layouts_of, mesh, place};
 /// 5 does not divide by 2, 3 or 4, and of 2 columns the later ranks get none.
 const SHAPE: [usize; 2] = [5, 2];
 
+/// Tensors of other types beside it: rows that do not divide, one row that only one rank has, and no rows at all.
+fn others() -> Result<[(&'static str, Tensor); 3], String> {
+    let numbers = (0..21).map(|index| index as f32 / 4.0 - 2.0).collect();
+    let numbers = Tensor::from_vec::<f32>(numbers, &[7, 3]).map_err(text)?;
+    let flags = Tensor::from_vec(vec![true, false, true], &[1, 3]).map_err(text)?;
+    let none = Tensor::from_vec(Vec::<i32>::new(), &[0, 3]).map_err(text)?;
+    let numbers = numbers.to_dtype(DType::Bf16).map_err(text)?;
+    Ok([("numbers", numbers), ("flags", flags), ("none", none)])
+}
+
 /// Saved in one layout, loaded in every other, on meshes of one and of two axes; also behind the program's back.
 pub(super) fn moved(world: &World) -> Result<(), String> {
     let scratch = Scratch::new(world)?;
@@ -40,6 +50,10 @@ pub(super) fn moved(world: &World) -> Result<(), String> {
         let mut state = State::new();
         let x = place(&whole, DType::F64, &from, &placements, 1);
         state.insert("x", x).map_err(text)?;
+        for (name, other) in others()? {
+            let other = distribute_tensor(&other, &from, &placements).map_err(text)?;
+            state.insert(name, other).map_err(text)?;
+        }
         state.insert("step", 7_i64).map_err(text)?;
         match behind {
             0 => save(world, &state, &path, &SaveOptions::default()).map(drop).map_err(text)?,
@@ -58,10 +72,21 @@ pub(super) fn moved(world: &World) -> Result<(), String> {
                 let mut state = State::new();
                 let blank = dtensor::zeros(&SHAPE, DType::F64, &to, placements);
                 state.insert("x", blank.map_err(text)?).map_err(text)?;
+                for (name, other) in others()? {
+                    let blank = dtensor::zeros(other.shape(), other.dtype(), &to, placements);
+                    state.insert(name, blank.map_err(text)?).map_err(text)?;
+                }
                 state.insert("step", 0_i64).map_err(text)?;
                 load(world, &mut state, &path, &LoadOptions::default()).map_err(text)?;
                 let loaded = state.tensor("x").ok_or("x is gone")?;
                 same(loaded, &whole, &format!("loaded as {placements:?}"))?;
+                for (name, other) in others()? {
+                    let loaded = state.tensor(name).ok_or("it is gone")?;
+                    let loaded = loaded.full_tensor().map_err(text)?.contiguous();
+                    if loaded.as_bytes().map_err(text)? != other.as_bytes().map_err(text)? {
+                        return Err(format!("`{name}`, loaded as {placements:?}, is {loaded:?}"));
+                    }
+                }
                 if state.value("step") != Some(&Value::Int(7)) {
                     return Err(format!("the step is {:?}", state.value("step")));
                 }
