@@ -66,8 +66,8 @@ pub use autograd::{
     BackwardOptions, Gradients, Keeper, checkpoint, enable_grad, grad, is_grad_enabled, no_grad,
 };
 pub use debug::{
-    AxisRows, CommDebug, CommEvent, Explanation, Phase, RowCost, detect_anomaly, explain,
-    explain_calls, module_scope, phase, visualize_sharding, visualize_sharding_svg,
+    AxisRows, CommDebug, CommEvent, Explanation, ModuleSpan, Phase, RowCost, detect_anomaly,
+    explain, explain_calls, module_scope, phase, visualize_sharding, visualize_sharding_svg,
 };
 pub use dispatch::{CacheStats, RuleReplacement, cache_stats, call, clear_cache, replace_rule};
 pub use dtensor_comm::{CommError, Group, RunError, Runner, World, WorldKind, run};

@@ -33,6 +33,19 @@ pub struct CommEvent {
     pub took: Duration,
 }
 
+/// A time in which a module ran, or gradients of what it had computed were, on this rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModuleSpan {
+    /// Its path, joined by dots. Modules within it have spans of their own.
+    pub module: Arc<str>,
+    /// Whether values or gradients were computed.
+    pub phase: Phase,
+    /// When it began, since the scope did.
+    pub at: Duration,
+    /// How long it took; zero while it runs.
+    pub took: Duration,
+}
+
 /// What was communicated while a closure ran, on this rank.
 ///
 /// ```
@@ -55,6 +68,8 @@ pub struct CommDebug {
     pub events: Vec<CommEvent>,
     /// How often each operation ran.
     pub ops: BTreeMap<&'static str, u64>,
+    /// When modules ran, in the order in which they began.
+    pub modules: Vec<ModuleSpan>,
 }
 
 struct Listener {
@@ -223,6 +238,49 @@ impl Drop for Sending {
             for (listener, position) in listeners.iter_mut().zip(&self.positions) {
                 if let Some(event) = listener.debug.events.get_mut(*position) {
                     event.took = took;
+                }
+            }
+        });
+    }
+}
+
+/// A module begins to run; it ends when what is returned is dropped. `None` if nobody listens.
+#[must_use = "the module ends when it is dropped"]
+pub(super) fn entered(module: &Arc<str>) -> Option<Running> {
+    if !is_listening() {
+        return None;
+    }
+    let phase = phase();
+    let positions = LISTENERS.with_borrow_mut(|listeners| {
+        let begin = |listener: &mut Listener| {
+            let spans = &mut listener.debug.modules;
+            // Gradients are computed one operation at a time: those of one module that follow each other are one span.
+            let goes_on = |last: &ModuleSpan| {
+                phase == Phase::Backward && last.phase == phase && last.module == *module
+            };
+            if !spans.last().is_some_and(goes_on) {
+                let (at, took) = (listener.began.elapsed(), Duration::ZERO);
+                spans.push(ModuleSpan { module: module.clone(), phase, at, took });
+            }
+            spans.len() - 1
+        };
+        listeners.iter_mut().map(begin).collect()
+    });
+    Some(Running { positions })
+}
+
+/// A module that runs.
+pub(super) struct Running {
+    /// Of the span, for every listener.
+    positions: Vec<usize>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        LISTENERS.with_borrow_mut(|listeners| {
+            for (listener, position) in listeners.iter_mut().zip(&self.positions) {
+                if let Some(span) = listener.debug.modules.get_mut(*position) {
+                    span.took = listener.began.elapsed().saturating_sub(span.at);
                 }
             }
         });

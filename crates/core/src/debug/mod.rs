@@ -10,7 +10,7 @@ mod visualize;
 use std::cell::Cell;
 
 pub use anomaly::detect_anomaly;
-pub use comm::{CommDebug, CommEvent};
+pub use comm::{CommDebug, CommEvent, ModuleSpan};
 pub(crate) use comm::{Sending, saw, sent};
 pub use explain::{AxisRows, Explanation, RowCost, explain, explain_calls};
 pub use module::{Phase, module_scope, phase};

@@ -60,6 +60,8 @@ pub(crate) fn in_module<T>(module: Option<Arc<str>>, body: impl FnOnce() -> T) -
             MODULE.set(self.0.take());
         }
     }
+    let watched = module.as_ref().filter(|_| super::WATCHED.get());
+    let _running = watched.and_then(super::comm::entered);
     let _restore = Restore(MODULE.replace(module));
     body()
 }

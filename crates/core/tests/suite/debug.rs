@@ -1,9 +1,9 @@
 //! Seeing what happens: counts and bytes of the important cases, explanations, pictures, traces.
 
 use dtensor::{
-    CommDebug, DType,
+    CommDebug, DType, Phase,
     Placement::{Partial, Replicate, Shard},
-    ReduceOp, cache_stats, explain_calls, ones,
+    ReduceOp, cache_stats, explain_calls, module_scope, ones,
     op::Meta,
     plan::StepKind,
     replace_rule,
@@ -141,6 +141,40 @@ fn what_was_communicated_is_told_to_other_programs() {
         });
         assert!(panicked.is_err());
         assert_eq!(outer.calls(), 0);
+        Ok(())
+    });
+}
+
+#[test]
+fn modules_have_their_times_on_the_way_there_and_back() {
+    spmd(2, |world| {
+        let mesh = mesh(world, &[2]);
+        let x = ones(&[4, 3], DType::F32, &mesh, &[Shard(0)])?.requires_grad(true)?;
+        let (done, comm) = CommDebug::record(|| {
+            let y = module_scope("a", || {
+                let y = module_scope("b", || x.mul(2.0)?.exp())?;
+                y.mul(3.0)
+            })?;
+            y.sum(&[], false)?.backward()
+        });
+        done?;
+        let spans: Vec<_> = comm.modules.iter().map(|span| (&*span.module, span.phase)).collect();
+        let want = [
+            ("a", Phase::Forward),
+            ("a.b", Phase::Forward),
+            ("a", Phase::Backward),
+            // Two operations.
+            ("a.b", Phase::Backward),
+        ];
+        assert_eq!(spans, want);
+        let [outer, inner, after, ..] = &comm.modules[..] else { panic!("{spans:?}") };
+        assert!(outer.at <= inner.at && inner.at + inner.took <= outer.at + outer.took);
+        assert!(outer.at + outer.took <= after.at && !outer.took.is_zero());
+        let trace = comm.to_chrome_trace(world.rank());
+        assert!(trace.contains("\"name\":\"a.b\",\"cat\":\"module\""), "{trace}");
+        // What nobody listens to is not kept.
+        let (_, comm) = CommDebug::record(|| ());
+        assert!(comm.modules.is_empty());
         Ok(())
     });
 }
