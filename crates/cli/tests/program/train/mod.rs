@@ -2,6 +2,7 @@
 
 mod going_on;
 mod known_runs;
+mod meshes;
 mod mistakes;
 mod runs;
 mod support;
