@@ -8,6 +8,7 @@ mod finite;
 mod golden;
 mod lines;
 mod model;
+mod profile;
 mod report;
 mod run;
 mod save;

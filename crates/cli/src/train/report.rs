@@ -1,37 +1,84 @@
 //! What a run says while it goes on, and at its end.
 
-use std::time::Duration;
+use std::{
+    io::{self, Write as _},
+    time::{Duration, Instant},
+};
 
 use dtensor_picture::{Align, Table, units};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar on stderr, where somebody watches.
-pub struct Bar(ProgressBar);
+/// The least time between two lines where there is no terminal: a log of a night has some thousand lines.
+const BETWEEN_LINES: Duration = Duration::from_secs(5);
 
-impl Bar {
-    pub fn new(steps: u64, done: u64, shown: bool) -> Bar {
-        let bar = if shown { ProgressBar::new(steps) } else { ProgressBar::hidden() };
+/// How far a run is, on stderr.
+pub enum Progress {
+    None,
+    /// Where somebody watches.
+    Bar(ProgressBar),
+    /// Where it goes into a file or through mpirun.
+    Lines(Lines),
+}
+
+/// Lines of some steps: of the first, of one every few seconds, and of the last.
+pub struct Lines {
+    steps: u64,
+    said_at: Option<Instant>,
+    /// The last one, if it was not said.
+    unsaid: Option<StepLine>,
+}
+
+impl Progress {
+    pub fn bar(steps: u64, done: u64) -> Progress {
+        let bar = ProgressBar::new(steps);
         let style = "{bar:28} {pos}/{len} {msg} {eta}";
         if let Ok(style) = ProgressStyle::with_template(style) {
             bar.set_style(style);
         }
         bar.set_position(done);
-        Bar(bar)
+        Progress::Bar(bar)
     }
 
-    pub fn step(&self, line: &StepLine) {
-        self.0.set_message(format!(
-            "loss {:.3}  {} tokens/s  {}/step sent  {} used",
-            line.loss,
-            units::grouped(line.tokens_per_second as usize),
-            units::bytes(line.bytes as f64),
-            units::bytes(line.memory as f64)
-        ));
-        self.0.inc(1);
+    pub fn lines(steps: u64) -> Progress {
+        Progress::Lines(Lines { steps, said_at: None, unsaid: None })
     }
 
-    pub fn end(&self) {
-        self.0.finish_and_clear();
+    pub fn step(&mut self, line: &StepLine) {
+        match self {
+            Progress::None => {}
+            Progress::Bar(bar) => {
+                bar.set_message(line.text());
+                bar.inc(1);
+            }
+            Progress::Lines(lines) => {
+                let is_soon = |said: Instant| said.elapsed() < BETWEEN_LINES;
+                match lines.said_at.is_some_and(is_soon) {
+                    true => lines.unsaid = Some(line.clone()),
+                    false => lines.say(line),
+                }
+            }
+        }
+    }
+
+    pub fn end(&mut self) {
+        match self {
+            Progress::None => {}
+            Progress::Bar(bar) => bar.finish_and_clear(),
+            Progress::Lines(lines) => {
+                if let Some(line) = lines.unsaid.take() {
+                    lines.say(&line);
+                }
+            }
+        }
+    }
+}
+
+impl Lines {
+    fn say(&mut self, line: &StepLine) {
+        let text = format!("step {}/{}  {}", line.step + 1, self.steps, line.text());
+        // Where nobody listens there is nobody to tell.
+        let _ = writeln!(io::stderr(), "{text}");
+        (self.said_at, self.unsaid) = (Some(Instant::now()), None);
     }
 }
 
@@ -50,6 +97,16 @@ pub struct StepLine {
 }
 
 impl StepLine {
+    fn text(&self) -> String {
+        format!(
+            "loss {:.3}  {} tokens/s  {}/step sent  {} used",
+            self.loss,
+            units::grouped(self.tokens_per_second as usize),
+            units::bytes(self.bytes as f64),
+            units::bytes(self.memory as f64)
+        )
+    }
+
     pub fn json(&self) -> serde_json::Value {
         serde_json::json!({
             "step": self.step,

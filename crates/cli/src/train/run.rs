@@ -1,7 +1,9 @@
 //! A run from a text to a model.
 
 use std::{
-    io::{self, Write as _},
+    fs::OpenOptions,
+    io::{self, IsTerminal as _, Write as _},
+    path::Path,
     time::Instant,
 };
 
@@ -24,7 +26,8 @@ use super::{
     finite,
     lines::Lines,
     model::{Model, Sizes},
-    report::{self, Bar, StepLine},
+    profile::{Parts, Profile},
+    report::{self, Progress, StepLine},
     save::{self, Earlier, Place},
     step::Trainer,
     stop,
@@ -43,7 +46,7 @@ struct Ended {
     /// Bytes of parameters that this rank holds.
     held: usize,
     interrupted: bool,
-    /// Of the last step, if there was one.
+    /// Of the last steps of all ranks, if it is wanted and there was one.
     trace: Option<String>,
 }
 
@@ -104,10 +107,25 @@ fn check_writable(config: &Config) -> Result<()> {
     let probe = out.join(format!(".dtensor-{}", std::process::id()));
     std::fs::write(&probe, "").and_then(|()| std::fs::remove_file(&probe)).map_err(refused)?;
     let Some(profile) = &config.profile else { return Ok(()) };
-    // Opened as it is: what an earlier run has left stays until there is something new.
-    let opened = std::fs::OpenOptions::new().create(true).append(true).open(profile);
-    let opened = opened.map(drop);
-    opened.map_err(|error| Error::usage(format!("--profile {}: {error}", profile.display())))
+    check_openable(profile)
+        .map_err(|error| Error::usage(format!("--profile {}: {error}", profile.display())))
+}
+
+/// Whether a file can be written. What an earlier run has left stays until there is something new, and nothing is left where nothing
+/// was: a run without a step has no trace.
+fn check_openable(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(_) => std::fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let opened = OpenOptions::new().append(true).open(path);
+            match opened {
+                // Another process of the run has had a look at the same time.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                opened => opened.map(drop),
+            }
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// One rank's part. Rank 0 says how it ended.
@@ -137,17 +155,22 @@ fn train(
         let _ = writeln!(io::stderr(), "{done}");
     }
     let shown = first && !config.json && world.kind() != WorldKind::Fake;
-    let bar = Bar::new(config.steps, place.step, shown);
+    let mut progress = match (shown, io::stderr().is_terminal()) {
+        (false, _) => Progress::None,
+        (true, true) => Progress::bar(config.steps, place.step),
+        (true, false) => Progress::lines(config.steps),
+    };
     let steps = config.steps.saturating_sub(config.warmup).max(1);
     let schedule = WarmUp { steps: config.warmup, then: Cosine { to: 0.1, steps } };
     let lines = (first && config.json).then(Lines::new);
-    let (mut interrupted, mut trace) = (false, None);
+    let mut interrupted = false;
+    let mut profile = config.profile.as_ref().map(|_| Profile::begin(world)).transpose()?;
     while place.step < config.steps && !interrupted {
         if config.detect_anomaly {
             finite::check_parameters(trainer.model.module(), place.step)?;
         }
-        let began = Instant::now();
-        let mut run = || trainer.step(place.step, text, config, &schedule);
+        let (began, mut parts) = (Instant::now(), Parts::default());
+        let mut run = || trainer.step(place.step, text, config, &schedule, &mut parts);
         let (outcome, comm) = CommDebug::record(|| match config.detect_anomaly {
             true => detect_anomaly(run),
             false => run(),
@@ -166,23 +189,26 @@ fn train(
             bytes: comm.bytes(),
             memory: resident_bytes(),
         };
+        if let Some(profile) = &mut profile {
+            profile.keep(place.step, began, parts, comm);
+        }
         place.step += 1;
         place.losses.push(outcome.loss);
-        bar.step(&line);
+        progress.step(&line);
         if let Some(lines) = &lines {
             lines.say(line.json());
         }
         interrupted = stop::is_asked(world)?;
         let is_last = place.step == config.steps || interrupted;
-        if is_last {
-            trace = Some(comm.to_chrome_trace(world.rank()));
-        } else if config.save_every.is_some_and(|every| place.step.is_multiple_of(every)) {
+        let is_due = config.save_every.is_some_and(|every| place.step.is_multiple_of(every));
+        if is_due && !is_last {
             save::write(config, text, &trainer, &place, world)?;
         }
     }
-    bar.end();
+    progress.end();
     save::write(config, text, &trainer, &place, world)?;
     drop(lines);
+    let trace = profile.map(|profile| profile.gather(world)).transpose()?.flatten();
     let sample = match interrupted || config.json {
         true => String::new(),
         false => sample(&mut trainer, text, config, &mesh)?,

@@ -5,7 +5,7 @@ use dtensor_nn::{
     AdamW, Optimizer, Parameter, clip_grad_norm, cross_entropy, optim::Schedule, parameters,
 };
 
-use super::{config::Config, data::Text, model::Model};
+use super::{config::Config, data::Text, model::Model, profile::Parts};
 
 /// A model that learns.
 pub struct Trainer {
@@ -38,13 +38,14 @@ impl Trainer {
         &self.mesh
     }
 
-    /// Learns from the batch of a step.
+    /// Learns from the batch of a step. Its parts are timed.
     pub fn step(
         &mut self,
         step: u64,
         text: &Text,
         config: &Config,
         schedule: &dyn Schedule,
+        parts: &mut Parts,
     ) -> dtensor_nn::Result<Outcome> {
         schedule.apply(step, &mut self.optimizer);
         let rows = config.batch / config.accumulate;
@@ -52,27 +53,35 @@ impl Trainer {
         let mut loss_sum = 0.0;
         for part in 0..config.accumulate {
             let rows = part * rows..(part + 1) * rows;
-            let (tokens, targets) =
-                text.batch(step, config.seed, rows, config.seq, &config.strategy, &self.mesh)?;
-            let loss = self.loss(&tokens, &targets)?;
-            loss_sum += f64::from(loss.item::<f32>()?);
-            let share = loss.div(config.accumulate as f64)?;
-            match config.accumulate {
-                1 => gradients = share.backward()?,
-                _ => {
-                    // Contributions of the ranks are added up, and sent once.
-                    let options = BackwardOptions::default().unreduced();
-                    gradients.accumulate(share.backward_with(&options)?)?;
+            let (tokens, targets) = parts.time("batch", || {
+                text.batch(step, config.seed, rows, config.seq, &config.strategy, &self.mesh)
+            })?;
+            let loss = parts.time("forward", || {
+                let loss = self.loss(&tokens, &targets)?;
+                loss_sum += f64::from(loss.item::<f32>()?);
+                Ok::<_, dtensor::Error>(loss)
+            })?;
+            parts.time("backward", || {
+                let share = loss.div(config.accumulate as f64)?;
+                match config.accumulate {
+                    1 => gradients = share.backward()?,
+                    _ => {
+                        // Contributions of the ranks are added up, and sent once.
+                        let options = BackwardOptions::default().unreduced();
+                        gradients.accumulate(share.backward_with(&options)?)?;
+                    }
                 }
-            }
+                Ok::<_, dtensor::Error>(())
+            })?;
         }
         if config.accumulate > 1 {
-            gradients.reduce()?;
+            parts.time("reduce", || gradients.reduce())?;
         }
         let loss = loss_sum / config.accumulate as f64;
-        let grad_norm = clip_grad_norm(&self.parameters, &mut gradients, config.clip)?;
+        let grad_norm =
+            parts.time("clip", || clip_grad_norm(&self.parameters, &mut gradients, config.clip))?;
         if loss.is_finite() && grad_norm.is_finite() {
-            self.optimizer.step(&gradients)?;
+            parts.time("optimizer", || self.optimizer.step(&gradients))?;
         }
         Ok(Outcome { loss, grad_norm })
     }

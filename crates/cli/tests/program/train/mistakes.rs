@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use super::support::{Scratch, TINY, steps, tiny};
+use super::support::{Scratch, TINY, steps, tiny, told};
 use crate::support::{dtensor, json_lines};
 
 #[test]
@@ -69,9 +69,7 @@ fn what_cannot_be_written_is_found_before_the_first_step() {
     assert!(error.contains(&format!("--profile {profile}")), "{error}");
     // What a run will replace is said before it begins.
     steps(&scratch.join("b"), "--steps 2 --mesh dp=1");
-    let line =
-        TINY.replace(" --json", "") + &format!(" {} --steps 1 --mesh dp=1", scratch.join("b"));
-    let text = dtensor(&line.split(' ').collect::<Vec<_>>()).ok();
+    let (text, _) = told(&scratch.join("b"), "--steps 1 --mesh dp=1");
     assert!(text.contains("has a checkpoint of step 2, which this run will replace"), "{text}");
 }
 

@@ -4,8 +4,7 @@ use std::{fs, path::Path};
 
 use serde_json::Value;
 
-use super::support::{Scratch, TINY, assert_close, losses, steps, tiny};
-use crate::support::dtensor;
+use super::support::{Scratch, assert_close, losses, steps, tiny, told};
 
 #[test]
 fn a_run_says_what_it_does_and_is_the_same_every_time() {
@@ -43,8 +42,7 @@ fn a_run_says_what_it_does_and_is_the_same_every_time() {
 fn a_run_for_people_has_a_table_a_curve_and_a_text() {
     let scratch = Scratch::new();
     let out = scratch.join("a");
-    let line = TINY.replace(" --json", "") + &format!(" {out} --steps 2 --mesh fsdp=2");
-    let text = dtensor(&line.split(' ').collect::<Vec<_>>()).ok();
+    let (text, on_the_way) = told(&out, "--steps 2 --mesh fsdp=2");
     for part in [
         "1 layers of 16 features, 2 heads",
         "fsdp=2 on 2 ranks",
@@ -55,6 +53,15 @@ fn a_run_for_people_has_a_table_a_curve_and_a_text() {
         &out,
     ] {
         assert!(text.contains(part), "{part}: {text}");
+    }
+    // There is no terminal: a line of the first step, and of the last.
+    let lines: Vec<&str> = on_the_way.lines().collect();
+    assert_eq!(lines.len(), 2, "{on_the_way}");
+    for (line, step) in lines.iter().zip(["step 1/2  loss ", "step 2/2  loss "]) {
+        assert!(line.starts_with(step), "{line}");
+        for part in ["tokens/s", "/step sent", " used"] {
+            assert!(line.contains(part), "{line}");
+        }
     }
     // Without a step there is still a checkpoint, of the first values.
     assert!(steps(&scratch.join("b"), "--steps 0 --mesh dp=1").is_empty());
@@ -67,9 +74,7 @@ fn every_model_writes_the_same_text_on_every_mesh() {
     let scratch = Scratch::new();
     let out = scratch.join("a");
     let written = |model: &str, mesh: &str| -> String {
-        let line = TINY.replace(" --json", "");
-        let line = format!("{line} {out} --steps 2 --model {model} --mesh {mesh}");
-        let text = dtensor(&line.split(' ').collect::<Vec<_>>()).ok();
+        let (text, _) = told(&out, &format!("--steps 2 --model {model} --mesh {mesh}"));
         let (_, written) = text.split_once("A text of the model:\nIn the morning, ").unwrap();
         // Not all of it: a character may be drawn from between two, once in a very long text.
         written.chars().take(60).collect()
@@ -163,11 +168,85 @@ fn a_text_of_ones_own_is_learnt() {
 }
 
 #[test]
-fn a_profile_is_a_trace() {
+fn a_profile_has_what_every_rank_did() {
+    let scratch = Scratch::new();
+    let path = scratch.join("trace.json");
+    let run = |more: &str| {
+        steps(&scratch.join("a"), &format!("--mesh fsdp=2,tp=2 --profile {path} {more}"));
+        let trace: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        trace["traceEvents"].as_array().unwrap().clone()
+    };
+    let events = run("--steps 3 --accumulate 2");
+    for rank in 0..4 {
+        let own: Vec<&Value> = events.iter().filter(|event| event["pid"] == rank).collect();
+        let of = |name: &str| -> Vec<(f64, f64)> {
+            let named = own.iter().filter(|event| event["name"] == name && event["ph"] == "X");
+            let times = named.map(|event| {
+                let time = |key: &str| event[key].as_f64().unwrap();
+                (time("ts"), time("ts") + time("dur"))
+            });
+            times.collect()
+        };
+        assert!(own.iter().any(|event| event["args"]["name"] == format!("rank {rank}")));
+        for (name, times) in [
+            ("step 0", 1),
+            ("step 2", 1),
+            ("forward", 6),
+            ("backward", 6),
+            ("optimizer", 3),
+            // There; the way back is in one span or in several.
+            ("layers.0.attn.wq", 6),
+        ] {
+            assert!(of(name).len() >= times, "{name} of rank {rank}: {:?}", of(name));
+        }
+        for kind in ["all_gather", "reduce_scatter", "all_reduce"] {
+            assert!(!of(kind).is_empty(), "{kind} of rank {rank}");
+        }
+        // Times of all parts are from one beginning.
+        let (step, forward) = (of("step 1")[0], of("forward")[2]);
+        assert!(step.0 <= forward.0 && forward.1 <= step.1, "{step:?} {forward:?}");
+        let modules = of("layers.0.attn.wq");
+        let within = modules.iter().filter(|time| forward.0 <= time.0 && time.1 <= forward.1);
+        assert_eq!(within.count(), 1, "{modules:?} {forward:?}");
+    }
+    // Of many steps there are the last.
+    let events = run("--steps 20");
+    assert!(events.iter().any(|event| event["name"] == "step 19"));
+    assert!(!events.iter().any(|event| event["name"] == "step 0"));
+}
+
+#[test]
+fn a_run_without_a_step_has_no_profile_and_leaves_an_earlier_one() {
     let scratch = Scratch::new();
     let trace = scratch.join("trace.json");
-    steps(&scratch.join("a"), &format!("--steps 2 --mesh fsdp=2 --profile {trace}"));
-    let trace: Value = serde_json::from_str(&fs::read_to_string(trace).unwrap()).unwrap();
-    let events = trace["traceEvents"].as_array().or(trace.as_array()).unwrap();
-    assert!(events.iter().any(|event| event["name"] == "all_gather"), "{events:?}");
+    let more = format!("--steps 0 --mesh dp=2 --profile {trace}");
+    steps(&scratch.join("a"), &more);
+    assert!(!Path::new(&trace).exists());
+    fs::write(&trace, "earlier").unwrap();
+    steps(&scratch.join("a"), &more);
+    assert_eq!(fs::read_to_string(&trace).unwrap(), "earlier");
+}
+
+/// Sums are in the same order every time, whoever comes first.
+#[test]
+fn a_run_is_the_same_to_the_last_bit_every_time() {
+    let scratch = Scratch::new();
+    for way in [
+        "tp=2",
+        "tp=2 --parallel tp+sp --dropout 0.2",
+        "fsdp=2",
+        "cp=2",
+        "fsdp=2,tp=2 --dtype bf16",
+        "cp=2,tp=2 --model llama",
+    ] {
+        let run = |out: &str| {
+            let lines = steps(&scratch.join(out), &format!("--steps 8 --lr 0.01 --mesh {way}"));
+            let both = |line: &Value| (line["loss"].clone(), line["grad_norm"].clone());
+            lines.iter().map(both).collect::<Vec<_>>()
+        };
+        let first = run("a");
+        for _ in 0..2 {
+            assert_eq!(run("b"), first, "{way}");
+        }
+    }
 }

@@ -44,6 +44,14 @@ pub fn tiny(out: &str, more: &str) -> Ran {
     dtensor(&args)
 }
 
+/// A run of a tiny model that is for people: what it says at the end, and on the way.
+pub fn told(out: &str, more: &str) -> (String, String) {
+    let line = TINY.replace(" --json", "");
+    let ran = dtensor(&line.split(' ').chain([out]).chain(more.split(' ')).collect::<Vec<_>>());
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    (ran.stdout, ran.stderr)
+}
+
 /// Its steps.
 pub fn steps(out: &str, more: &str) -> Vec<Value> {
     json_lines(&tiny(out, more).ok())
