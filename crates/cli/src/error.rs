@@ -18,6 +18,9 @@ pub enum Error {
     /// Everything is already said; only the exit code remains, 1.
     #[error("some answers are errors")]
     AlreadyReported,
+    /// Another process of this program under mpirun says it; the exit code is that of the error.
+    #[error("{0}")]
+    SaidByAnother(Box<Error>),
     /// Nobody reads on (`dtensor ... | head`): not a failure of ours.
     #[error("the reader went away")]
     ReaderGone,
@@ -53,17 +56,26 @@ impl Error {
 
     /// Says on stderr what there is to say, in one block, and picks the exit code.
     pub fn report(self) -> ExitCode {
-        let (hint, code) = match &self {
-            Error::ReaderGone => return ExitCode::SUCCESS,
-            Error::AlreadyReported => return ExitCode::FAILURE,
-            Error::Usage { hint, .. } => (hint, ExitCode::from(2)),
-            Error::Failure { hint, .. } => (hint, ExitCode::FAILURE),
+        let hint = match &self {
+            Error::ReaderGone | Error::AlreadyReported | Error::SaidByAnother(_) => {
+                return self.code();
+            }
+            Error::Usage { hint, .. } | Error::Failure { hint, .. } => hint,
         };
         let hint = hint.as_ref().map(|hint| format!("\n  hint: {hint}")).unwrap_or_default();
         // One write, so that several processes under mpirun do not interleave their blocks. Where
         // stderr itself is closed there is nobody left to tell.
         let _ = io::stderr().write_all(format!("error: {self}{hint}\n").as_bytes());
-        code
+        self.code()
+    }
+
+    fn code(&self) -> ExitCode {
+        match self {
+            Error::ReaderGone => ExitCode::SUCCESS,
+            Error::Usage { .. } => ExitCode::from(2),
+            Error::AlreadyReported | Error::Failure { .. } => ExitCode::FAILURE,
+            Error::SaidByAnother(error) => error.code(),
+        }
     }
 }
 

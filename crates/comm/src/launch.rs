@@ -26,6 +26,11 @@ pub fn launched_ranks() -> Option<usize> {
     }
 }
 
+/// Which of its processes a launcher such as mpirun says that this one is: known before a run begins.
+pub fn launched_rank() -> Option<usize> {
+    rank_by(|name| env::var(name).ok())
+}
+
 /// The launcher of this process, if there was one.
 pub(crate) fn launched() -> Option<Launch> {
     launched_by(|name| env::var(name).ok())
@@ -67,6 +72,12 @@ fn launched_by(variable: impl Fn(&str) -> Option<String>) -> Option<Launch> {
     variable("PMIX_RANK").map(|_| Launch::Unknown)
 }
 
+/// The variables of the launchers above.
+fn rank_by(variable: impl Fn(&str) -> Option<String>) -> Option<usize> {
+    let names = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"];
+    names.into_iter().find_map(|name| variable(name)?.trim().parse().ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,5 +91,12 @@ mod tests {
         assert_eq!(with("PMI_SIZE", "1"), Some(Launch::Processes(1)));
         assert_eq!(with("PMIX_RANK", "0"), Some(Launch::Unknown));
         assert_eq!(with("HOME", "/root"), None);
+        let rank = |name: &'static str, value: &'static str| {
+            rank_by(move |asked| (asked == name).then(|| value.to_string()))
+        };
+        assert_eq!(rank("OMPI_COMM_WORLD_RANK", "3"), Some(3));
+        assert_eq!(rank("PMI_RANK", "0"), Some(0));
+        assert_eq!(rank("PMIX_RANK", "1"), Some(1));
+        assert_eq!(rank("HOME", "1"), None);
     }
 }

@@ -122,7 +122,7 @@ pub use dtensor_dtype::{DType, Element, RecvBuffer, ReduceOp, SendBuffer, bf16, 
 pub use erased::Erased;
 pub use error::CommError;
 pub use group::Group;
-pub use launch::{is_launched, launched_ranks};
+pub use launch::{is_launched, launched_rank, launched_ranks};
 pub use pending::Pending;
 pub use recorder::{CallEnd, RECORDER_CALLS, Record, Recorder};
 pub use run::{Runner, run};

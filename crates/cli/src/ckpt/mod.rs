@@ -15,7 +15,10 @@ use dtensor::{Runner, World};
 use dtensor_checkpoint::{Error as CheckpointError, Source};
 use dtensor_comm::{CommError, Group, is_launched};
 
-use crate::error::{Error, Result};
+use crate::{
+    agree::{agree, said_once},
+    error::{Error, Result},
+};
 
 const NOTES: &str = "\
 A checkpoint is a directory or a file: what dtensor saves, sharded or plain safetensors (with an index or without), \
@@ -57,11 +60,12 @@ pub fn run(args: CkptArgs) -> Result<()> {
         // The first process speaks for all.
         let outcome = outcome.map_err(|error| match world.rank() {
             0 => error,
-            _ => Error::AlreadyReported,
+            _ => Error::SaidByAnother(Box::new(error)),
         });
         Ok::<_, CommError>(outcome)
     });
-    outcomes.map_err(|error| Error::failure(error.to_string()))?.into_iter().collect()
+    let outcomes = outcomes.map_err(|error| said_once(&error, Error::failure(error.to_string())));
+    outcomes?.into_iter().collect()
 }
 
 impl Task {
@@ -83,41 +87,6 @@ impl Task {
 /// Whether this process speaks for all.
 fn is_first(group: Option<&Group>) -> bool {
     group.is_none_or(|group| group.rank() == 0)
-}
-
-/// What is an error for one process is the same error for all of them: that of the first which has one. Processes that prepare
-/// something alone agree here before they do anything together, or the others would wait for the one that has failed.
-fn agree<T>(group: Option<&Group>, outcome: Result<T>) -> Result<T> {
-    let Some(group) = group else { return outcome };
-    let own = outcome.as_ref().err().map_or_else(Vec::new, to_bytes);
-    let all = group.tag("ckpt").all_gather_lists(&own);
-    let all = all.map_err(|error| Error::failure(error.to_string()))?;
-    match all.iter().find(|error| !error.is_empty()) {
-        Some(error) => Err(from_bytes(error)),
-        None => outcome,
-    }
-}
-
-fn to_bytes(error: &Error) -> Vec<u8> {
-    let (is_usage, hint) = match error {
-        Error::Usage { hint, .. } => (true, hint.as_deref()),
-        Error::Failure { hint, .. } => (false, hint.as_deref()),
-        _ => (false, None),
-    };
-    serde_json::json!([is_usage, error.to_string(), hint]).to_string().into_bytes()
-}
-
-fn from_bytes(bytes: &[u8]) -> Error {
-    let json: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
-    let message = json[1].as_str().unwrap_or("another process has failed");
-    let error = match json[0].as_bool() {
-        Some(true) => Error::usage(message),
-        _ => Error::failure(message),
-    };
-    match json[2].as_str() {
-        Some(hint) => error.with_hint(hint),
-        None => error,
-    }
 }
 
 /// How checkpoints are read.

@@ -27,7 +27,8 @@ Examples:
 
 Axes of the mesh: dp (every rank has all parameters and a part of the batch), fsdp (parameters are cut and gathered for \
 use), tp (products are cut, by heads and features), cp (positions are cut). --parallel names the strategies where the \
-axes do not: `fsdp` on an axis dp, `hsdp` on axes dp and fsdp, `tp+sp` for norms on cut positions.
+axes do not: `fsdp` on an axis dp, `hsdp` on axes dp and fsdp, `tp+sp` for norms on cut positions, any one of them on the only \
+axis of a mesh, whatever its name.
 
 Ctrl-C finishes the step, writes a checkpoint and ends. mpirun of Open MPI kills its processes a second or two later: where steps \
 are longer, start it with --mca odls_base_sigkill_timeout 60, or use --save-every.";
@@ -96,16 +97,15 @@ pub struct TrainArgs {
     #[arg(long, value_name = "FILE")]
     pub(super) data: Option<PathBuf>,
     /// Compute blocks again on the way back instead of keeping what they computed
-    #[arg(long)]
-    pub(super) recompute: bool,
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(super) recompute: Option<bool>,
     /// Where the checkpoint and the loss curve go [default: that of --resume, or dtensor-train]
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
     /// Steps between checkpoints [default: one at the end]
     #[arg(long, value_name = "N")]
     pub(super) save_every: Option<u64>,
-    /// Go on from the checkpoint in a directory, with whatever mesh; other settings are those it began with, unless they are
-    /// given
+    /// Go on from the checkpoint in a directory, with whatever mesh; what is learnt and how is as it began, unless it is given
     #[arg(long, value_name = "DIR")]
     pub(super) resume: Option<PathBuf>,
     /// Stop at the first operation that gives NaN or an infinity, and name its module
@@ -211,8 +211,8 @@ impl TrainArgs {
         }
         first! {
             config mesh parallel model layers dim heads seq batch accumulate dtype steps lr warmup weight_decay clip
-            dropout seed data out save_every resume profile golden;
-            recompute detect_anomaly json
+            dropout seed data recompute out save_every resume profile golden;
+            detect_anomaly json
         }
     }
 }

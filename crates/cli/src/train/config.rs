@@ -71,7 +71,7 @@ impl Config {
             dropout: args.dropout.unwrap_or(0.0),
             seed: args.seed.unwrap_or(1),
             data: args.data,
-            recompute: args.recompute,
+            recompute: args.recompute.unwrap_or_default(),
             out: out.unwrap_or_else(|| PathBuf::from("dtensor-train")),
             save_every: args.save_every,
             detect_anomaly: args.detect_anomaly,
@@ -83,7 +83,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What a run depends on that goes on from this one. Where its ranks are and what it writes is not part of that.
+    /// What a run depends on that goes on from this one. Where its ranks are and where it writes is not part of that.
     pub fn settings(&self) -> TrainArgs {
         TrainArgs {
             model: Some(self.model),
@@ -101,6 +101,8 @@ impl Config {
             clip: Some(self.clip),
             dropout: Some(self.dropout),
             seed: Some(self.seed),
+            recompute: Some(self.recompute),
+            save_every: self.save_every,
             // Wherever the next one is started from.
             data: self.data.as_ref().map(|path| std::path::absolute(path).unwrap_or(path.clone())),
             ..TrainArgs::default()

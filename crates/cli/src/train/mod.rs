@@ -23,20 +23,44 @@ use std::error::Error as _;
 use dtensor::{Mesh, RunError, World};
 use dtensor_nn::Error as NnError;
 
-use self::{config::Config, save::Earlier};
-use crate::error::{Error, Result};
+use self::{config::Config, golden::Known, run::Prepared, save::Earlier};
+use crate::{
+    agree::{alike, said_once},
+    error::{Error, Result},
+};
 
 pub fn run(args: TrainArgs) -> Result<()> {
-    let args = args.with_file()?;
-    if let Some(directory) = args.golden.clone() {
-        args.check_golden()?;
-        return golden::run(&Config::new(args)?, &directory);
+    // What is wrong is found by every process for itself, and said by one.
+    let task = alike(|_| Task::prepare(args.clone()))?;
+    match task {
+        Task::Train(prepared) => run::run(&prepared),
+        Task::Replay(config, known) => golden::run(&config, &known),
     }
-    let Some(directory) = args.resume.clone() else { return run::run(&Config::new(args)?, None) };
-    let earlier = Earlier::find(&directory);
-    let earlier = earlier.map_err(|error| Error::usage(format!("--resume: {error}")))?;
-    let args = args.going_on(earlier.settings()?, &directory)?;
-    run::run(&Config::new(args)?, Some(&earlier))
+}
+
+/// What is to be done, with everything that it needs.
+enum Task {
+    Train(Box<Prepared>),
+    Replay(Box<Config>, Box<Known>),
+}
+
+impl Task {
+    fn prepare(args: TrainArgs) -> Result<Task> {
+        let args = args.with_file()?;
+        if let Some(directory) = args.golden.clone() {
+            args.check_golden()?;
+            let config = Config::new(args)?;
+            let known = Known::read(&config, &directory)?;
+            return Ok(Task::Replay(Box::new(config), Box::new(known)));
+        }
+        let Some(directory) = args.resume.clone() else {
+            return Ok(Task::Train(Box::new(Prepared::new(Config::new(args)?, None)?)));
+        };
+        let earlier = Earlier::find(&directory);
+        let earlier = earlier.map_err(|error| Error::usage(format!("--resume: {error}")))?;
+        let args = args.going_on(earlier.settings()?, &directory)?;
+        Ok(Task::Train(Box::new(Prepared::new(Config::new(args)?, Some(earlier))?)))
+    }
 }
 
 /// What a rank of a run gives.
@@ -83,8 +107,12 @@ fn check_finite(step: u64, loss: f64, grad_norm: f64) -> Outcome<()> {
     Ok(())
 }
 
-/// What ended a run. Mistakes that all ranks have made alike are worded without what the first of them sent before.
+/// What ended a run, said once. Mistakes that all ranks have made alike are worded without what the first of them sent before.
 fn readable(error: &RunError, config: &Config) -> Error {
+    said_once(error, worded(error, config))
+}
+
+fn worded(error: &RunError, config: &Config) -> Error {
     let source = error.source();
     let Some(failure) = source.and_then(|source| source.downcast_ref::<Failure>()) else {
         return Error::failure(error.to_string());

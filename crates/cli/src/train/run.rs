@@ -50,13 +50,27 @@ struct Ended {
     trace: Option<String>,
 }
 
-pub fn run(config: &Config, earlier: Option<&Earlier>) -> Result<()> {
-    let text = Text::new(config.data.as_deref(), config.seq)?;
-    earlier.map_or(Ok(()), |earlier| earlier.check_characters(&text))?;
-    check_writable(config)?;
+/// Everything that a run needs.
+pub struct Prepared {
+    config: Config,
+    text: Text,
+    earlier: Option<Earlier>,
+}
+
+impl Prepared {
+    pub fn new(config: Config, earlier: Option<Earlier>) -> Result<Prepared> {
+        let text = Text::new(config.data.as_deref(), config.seq)?;
+        earlier.as_ref().map_or(Ok(()), |earlier| earlier.check_characters(&text))?;
+        check_writable(&config)?;
+        Ok(Prepared { config, text, earlier })
+    }
+}
+
+pub fn run(prepared: &Prepared) -> Result<()> {
+    let Prepared { config, text, earlier } = prepared;
     stop::listen();
     let runner = Runner::new().ranks(config.mesh.size());
-    let ended = runner.run(|world| train(world, config, &text, earlier));
+    let ended = runner.run(|world| train(world, config, text, earlier.as_ref()));
     let ended = ended.map_err(|error| super::readable(&error, config))?;
     let Some(Some(ended)) = ended.into_iter().next() else { return Ok(()) };
     if let (Some(path), Some(trace)) = (&config.profile, &ended.trace) {

@@ -5,6 +5,9 @@ use dtensor_nn::{head_tail_inverse, head_tail_order};
 
 use crate::error::{Error, Result};
 
+/// The names of axes.
+const AXES: [&str; 4] = ["dp", "fsdp", "tp", "cp"];
+
 /// What the ranks of an axis share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -55,7 +58,12 @@ impl Strategy {
         for axis in mesh.axes() {
             let name = axis.name();
             let has = |word: &str| words.contains(&word);
-            let role = match name {
+            // A strategy of one axis, and one axis: whatever it is called.
+            let meant = match (mesh.axes(), &*axes_of(&words)) {
+                ([_], [only]) if !AXES.contains(&name) => only,
+                _ => name,
+            };
+            let role = match meant {
                 "dp" if has("fsdp") && !mesh.axes().iter().any(|axis| axis.name() == "fsdp") => {
                     Role::Sharded
                 }
@@ -63,20 +71,17 @@ impl Strategy {
                 "fsdp" => Role::Sharded,
                 "tp" => Role::Tensor,
                 "cp" => Role::Context,
-                _ => {
-                    let message = format!("--mesh: there is no axis `{name}`");
-                    return Err(Error::usage(message).with_hint("axes are dp, fsdp, tp and cp"));
-                }
+                _ => return Err(unknown_axis(name, &mesh, &words)),
             };
             roles.push((name.to_owned(), role));
         }
         let strategy = Strategy { roles, sequence_parallel: words.contains(&"sp") };
-        strategy.check(&words)?;
+        strategy.check(&mesh, &words)?;
         Ok((mesh, strategy))
     }
 
     /// Every strategy that was asked for has its axis.
-    fn check(&self, words: &[&str]) -> Result<()> {
+    fn check(&self, mesh: &Mesh, words: &[&str]) -> Result<()> {
         let has = |role: Role| self.axes(role).next().is_some();
         for word in words {
             let (there, axes) = match *word {
@@ -91,7 +96,11 @@ impl Strategy {
             };
             if !there {
                 let message = format!("--parallel {word} needs axes that the mesh does not have");
-                return Err(Error::usage(message).with_hint(format!("it needs {axes}")));
+                let hint = match renamed(mesh, words) {
+                    Some(mesh) => format!("give --mesh {mesh}"),
+                    None => format!("it needs {axes}"),
+                };
+                return Err(Error::usage(message).with_hint(hint));
             }
         }
         Ok(())
@@ -145,6 +154,24 @@ impl Strategy {
         let axis = self.axes(Role::Context).next()?;
         mesh.axis_index(axis).ok().map(|axis| mesh.mesh().axis_size(axis))
     }
+}
+
+fn unknown_axis(name: &str, mesh: &Mesh, words: &[&str]) -> Error {
+    let hint = match renamed(mesh, words) {
+        Some(mesh) => format!("give --mesh {mesh}"),
+        None => "axes are dp, fsdp, tp and cp".to_owned(),
+    };
+    Error::usage(format!("--mesh: there is no axis `{name}`")).with_hint(hint)
+}
+
+/// The mesh with the names of the strategies, if there are as many.
+fn renamed(mesh: &Mesh, words: &[&str]) -> Option<String> {
+    let names = axes_of(words);
+    let axes = mesh.axes();
+    let named = |(name, size): (&&str, usize)| format!("{name}={size}");
+    let sizes = (0..axes.len()).map(|axis| mesh.axis_size(axis));
+    (names.len() == axes.len())
+        .then(|| names.iter().zip(sizes).map(named).collect::<Vec<_>>().join(","))
 }
 
 /// The mesh for strategies without one. How many ranks each of several axes has is not for us to guess, but for `hsdp`,
@@ -236,5 +263,33 @@ mod tests {
         check("dp+tp+sp", Some(8), Err("add for example --mesh dp=4,tp=2"));
         check("hsdp+tp", Some(8), Err("add for example --mesh dp=2,fsdp=2,tp=2"));
         check("pp", None, Err("there is no strategy `pp`"));
+    }
+
+    #[track_caller]
+    fn check_mesh(mesh: &str, parallel: Option<&str>, want: Result<&str, &str>) {
+        let got = Strategy::new(Some(mesh), parallel, None);
+        match (got, want) {
+            (Ok((_, strategy)), Ok(want)) => assert_eq!(strategy.to_string(), want),
+            (Err(error), Err(want)) => {
+                let text = format!("{error:?}");
+                assert!(text.contains(want), "{mesh} {parallel:?}: {text}");
+            }
+            (got, _) => panic!("{mesh} {parallel:?}: {got:?}"),
+        }
+    }
+
+    #[test]
+    fn one_axis_may_have_any_name_and_others_are_told_what_to_type() {
+        check_mesh("x=4", Some("tp"), Ok("x: tensor parallel"));
+        check_mesh("x=4", Some("tp+sp"), Ok("x: tensor and sequence parallel"));
+        check_mesh("x=4", Some("fsdp"), Ok("x: fully sharded"));
+        check_mesh("x=4", Some("cp"), Ok("x: context parallel"));
+        check_mesh("x=4", None, Err("axes are dp, fsdp, tp and cp"));
+        check_mesh("x=2,y=3", Some("fsdp+tp"), Err("give --mesh fsdp=2,tp=3"));
+        check_mesh("x=2,y=3", Some("hsdp"), Err("give --mesh dp=2,fsdp=3"));
+        check_mesh("x=2,y=3", Some("tp"), Err("axes are dp, fsdp, tp and cp"));
+        // A name that says something else is a mistake.
+        check_mesh("dp=4", Some("tp"), Err("give --mesh tp=4"));
+        check_mesh("dp=2,cp=2", Some("tp"), Err("it needs an axis tp"));
     }
 }

@@ -4,14 +4,12 @@ mod difference;
 mod known;
 mod replay;
 
-use std::path::Path;
-
 use dtensor::{Runner, World};
 use serde_json::json;
 
+pub use self::known::Known;
 use self::{
     difference::Difference,
-    known::Known,
     replay::{Replayed, replay},
 };
 use super::{Outcome, args::Precision, config::Config};
@@ -26,8 +24,7 @@ const OF_LOSSES: f64 = 1e-4;
 const OF_GRADIENTS: f64 = 1e-4;
 const OF_WEIGHTS: f64 = 1e-3;
 
-pub fn run(config: &Config, directory: &Path) -> Result<()> {
-    let known = Known::read(config, directory)?;
+pub fn run(config: &Config, known: &Known) -> Result<()> {
     let runner = Runner::new().ranks(config.mesh.size());
     let say = |step: usize, loss: f64, norm: f64| {
         let mut out = Out::new();
@@ -37,19 +34,17 @@ pub fn run(config: &Config, directory: &Path) -> Result<()> {
             false => out.line(&format!("step {step:>3}  loss {loss:.6}  gradient {norm:.6}")),
         });
     };
-    let run = |world: &World| -> Outcome<_> { Ok((world.rank(), replay(world, &known, say)?)) };
+    let run = |world: &World| -> Outcome<_> { Ok((world.rank(), replay(world, known, say)?)) };
     let replayed = runner.run(run).map_err(|error| super::readable(&error, config))?;
     let Some((rank, replayed)) = replayed.into_iter().next() else { return Ok(()) };
     let differs = replayed.difference(config);
     if rank == 0 {
         show(config, &replayed, differs.is_none())?;
     }
-    match differs {
-        None => Ok(()),
-        // All ranks end alike, and one says why.
-        Some(_) if rank > 0 => Err(Error::AlreadyReported),
-        Some(text) => Err(Error::failure(format!("this is another run: {text}"))),
-    }
+    let Some(text) = differs else { return Ok(()) };
+    let error = Error::failure(format!("this is another run: {text}"));
+    // All ranks end alike, and one says why.
+    Err(if rank == 0 { error } else { Error::SaidByAnother(Box::new(error)) })
 }
 
 impl Replayed {

@@ -97,6 +97,29 @@ fn a_run_goes_on_with_the_settings_that_it_began_with() {
 }
 
 #[test]
+fn a_run_that_goes_on_recomputes_and_saves_as_often_as_it_did() {
+    let scratch = Scratch::new();
+    let from = scratch.join("a");
+    steps(&from, "--steps 2 --mesh dp=1 --recompute --save-every 2");
+    let settings = |run: &str| -> Value {
+        let (_, catalog) = Catalog::open_path(format!("{run}/checkpoint")).unwrap();
+        let dtensor_checkpoint::Value::Text(text) = &catalog.values["run.settings"] else {
+            panic!("no settings")
+        };
+        serde_json::from_str(text).unwrap()
+    };
+    let going_on = |out: &str, more: &str| {
+        let line = format!("train --json --mesh dp=1 --steps 3 --resume {from} --out {out} {more}");
+        dtensor(&line.split_whitespace().collect::<Vec<_>>()).ok();
+        let settings = settings(out);
+        (settings["recompute"].clone(), settings["save-every"].clone())
+    };
+    let b = scratch.join("b");
+    assert_eq!(going_on(&b, ""), (true.into(), 2.into()));
+    assert_eq!(going_on(&b, "--recompute=false --save-every 9"), (false.into(), 9.into()));
+}
+
+#[test]
 fn checkpoints_are_written_on_the_way() {
     let scratch = Scratch::new();
     let out = scratch.join("a");
