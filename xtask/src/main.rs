@@ -9,6 +9,7 @@
 //! | `checks` | the steps that need cargo only |
 //! | `mpi_tests` | the steps that need mpirun, and what `mpi-suite` promises |
 //! | `program_tests` | the `dtensor` program under mpirun |
+//! | `train_tests` | `dtensor train` there: settings, what goes on, what is said once |
 //! | `launcher` | which mpirun this is, and which flags it takes |
 //! | `setup` | installing what is missing |
 //! | `machine` | finding out what that is |
@@ -22,12 +23,16 @@ mod checks;
 mod error;
 mod launcher;
 mod machine;
+// The tests on threads have the same list.
+#[path = "../../crates/cli/tests/program/train/meshes.rs"]
+mod meshes;
 mod mpi_tests;
 mod process;
 mod process_tree;
 mod program_tests;
 mod report;
 mod setup;
+mod train_tests;
 
 use std::process::ExitCode;
 

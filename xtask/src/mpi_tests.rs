@@ -28,6 +28,7 @@ use crate::{
     process::{self, Ended, Output},
     program_tests,
     report::Report,
+    train_tests,
 };
 
 /// 2 is the smallest group, 3 leaves uneven and empty shards, 4 is the smallest mesh of two axes.
@@ -57,6 +58,8 @@ pub fn run(report: &mut Report, ranks: &[usize]) -> Result<()> {
             .step(&format!("train, {n} ranks"), || program_tests::replay(&launcher, &program, n))?;
     }
     report.step("train, 1 rank", || program_tests::replay(&launcher, &program, 1))?;
+    report.step("train, settings", || train_tests::compare(&launcher, &program))?;
+    report.step("train, said once", || train_tests::say_once(&launcher, &program))?;
     report.step("ckpt, 3 ranks", || program_tests::checkpoints(&launcher, &program))?;
     report.step("train, interrupted", || program_tests::interrupt(&launcher, &program))?;
     for fault in report.step("list of faults", || list_faults(&suite))? {
