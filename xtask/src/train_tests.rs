@@ -19,7 +19,7 @@ const RUNS: [(usize, &str); 5] = [
     (2, "--steps 3 --mesh tp=2 --dtype bf16"),
     (2, "--steps 3 --mesh tp=2 --model llama"),
     (2, "--steps 3 --mesh cp=2 --dropout 0.2"),
-    (4, "--steps 3 --mesh fsdp=2,tp=2 --model llama --dtype bf16 --accumulate 2 --recompute"),
+    (4, "--steps 3 --mesh fsdp=2,tp=2 --model llama --dtype bf16 --dropout 0.2 --recompute"),
 ];
 
 /// Runs as threads and as processes, and goes on with one as either.

@@ -41,6 +41,7 @@ impl Model {
                     hidden: (dim * 8 / 3).next_multiple_of(8),
                     heads,
                     key_heads: if heads % 2 == 0 { heads / 2 } else { heads },
+                    dropout,
                     recompute,
                     ..LlamaConfig::default()
                 };

@@ -17,11 +17,11 @@ pub enum Progress {
     /// Where somebody watches.
     Bar(ProgressBar),
     /// Where it goes into a file or through mpirun.
-    Lines(Lines),
+    Log(Log),
 }
 
 /// Lines of some steps: of the first, of one every few seconds, and of the last.
-pub struct Lines {
+pub struct Log {
     steps: u64,
     said_at: Option<Instant>,
     /// The last one, if it was not said.
@@ -39,8 +39,8 @@ impl Progress {
         Progress::Bar(bar)
     }
 
-    pub fn lines(steps: u64) -> Progress {
-        Progress::Lines(Lines { steps, said_at: None, unsaid: None })
+    pub fn log(steps: u64) -> Progress {
+        Progress::Log(Log { steps, said_at: None, unsaid: None })
     }
 
     pub fn step(&mut self, line: &StepLine) {
@@ -50,11 +50,11 @@ impl Progress {
                 bar.set_message(line.text());
                 bar.inc(1);
             }
-            Progress::Lines(lines) => {
+            Progress::Log(log) => {
                 let is_soon = |said: Instant| said.elapsed() < BETWEEN_LINES;
-                match lines.said_at.is_some_and(is_soon) {
-                    true => lines.unsaid = Some(line.clone()),
-                    false => lines.say(line),
+                match log.said_at.is_some_and(is_soon) {
+                    true => log.unsaid = Some(line.clone()),
+                    false => log.say(line),
                 }
             }
         }
@@ -64,16 +64,16 @@ impl Progress {
         match self {
             Progress::None => {}
             Progress::Bar(bar) => bar.finish_and_clear(),
-            Progress::Lines(lines) => {
-                if let Some(line) = lines.unsaid.take() {
-                    lines.say(&line);
+            Progress::Log(log) => {
+                if let Some(line) = log.unsaid.take() {
+                    log.say(&line);
                 }
             }
         }
     }
 }
 
-impl Lines {
+impl Log {
     fn say(&mut self, line: &StepLine) {
         let text = format!("step {}/{}  {}", line.step + 1, self.steps, line.text());
         // Where nobody listens there is nobody to tell.

@@ -172,7 +172,7 @@ fn train(
     let mut progress = match (shown, io::stderr().is_terminal()) {
         (false, _) => Progress::None,
         (true, true) => Progress::bar(config.steps, place.step),
-        (true, false) => Progress::lines(config.steps),
+        (true, false) => Progress::log(config.steps),
     };
     let steps = config.steps.saturating_sub(config.warmup).max(1);
     let schedule = WarmUp { steps: config.warmup, then: Cosine { to: 0.1, steps } };

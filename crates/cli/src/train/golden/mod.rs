@@ -53,12 +53,11 @@ impl Replayed {
         if config.dtype != Precision::F32 {
             return None;
         }
-        let of = |difference: &Option<Difference>| difference.clone();
         let losses = Difference { part: self.losses, name: String::new() };
         let found = [
             ("a loss differs", Some(losses), OF_LOSSES),
-            ("a gradient of the first step differs", of(&self.gradients), OF_GRADIENTS),
-            ("a weight at the end differs", of(&self.weights), OF_WEIGHTS),
+            ("a gradient of the first step differs", self.gradients.clone(), OF_GRADIENTS),
+            ("a weight at the end differs", self.weights.clone(), OF_WEIGHTS),
         ];
         found.into_iter().find_map(|(what, difference, most)| {
             let Difference { part, name } = difference.filter(|found| found.part > most)?;
