@@ -75,6 +75,10 @@ pub fn interrupt(launcher: &Launcher, program: &Path) -> Result<()> {
     let run = |arguments: &[&str]| {
         let mut command = Command::new(program);
         command.args(arguments).arg(out.0.join("checkpoint"));
+        if arguments.contains(&"train") {
+            // Else it writes where it is started: into the workspace.
+            command.arg("--out").arg(&out.0);
+        }
         process::run_checked(&mut command, LIMIT, Output::CollectStdout)
     };
     run(&["ckpt", "verify"])?;
