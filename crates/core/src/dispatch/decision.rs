@@ -29,8 +29,8 @@ enum What {
         moves: SmallVec<[Option<Arc<Route>>; 2]>,
         results: SmallVec<[Layout; 1]>,
         context: LocalContext,
-        /// If a rank may fail alone.
-        agreement: Option<Agreement>,
+        /// If a rank may fail alone, which few operations can.
+        agreement: Option<Box<Agreement>>,
     },
     /// Several operations.
     Steps,
@@ -84,7 +84,7 @@ impl Decision {
         if moves.iter().all(Option::is_none) {
             moves.clear();
         }
-        let agreement = Agreement::of(op, &choice.operands, mesh)?;
+        let agreement = Agreement::of(op, &choice.operands, mesh)?.map(Box::new);
         let context = match mesh.coord() {
             Some(coord) => {
                 LocalContext::new(choice.operands, choice.results.clone(), coord.to_vec())

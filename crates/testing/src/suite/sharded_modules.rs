@@ -47,8 +47,8 @@ pub(super) fn trained(world: &World) -> Result<(), String> {
     let (mut whole, mut module) = (layer()?, layer()?);
     shard_module(&mut module, &plan(0, (0..n).rev())?, 0, &group).map_err(text)?;
     let optimizer = Sgd { lr: 0.5, momentum: 0.5, ..Sgd::default() };
-    let mut of_whole = ShardedOptimizer::new(&whole, optimizer.clone());
-    let mut of_module = ShardedOptimizer::new(&module, optimizer.clone());
+    let mut of_whole = ShardedOptimizer::new(&whole, optimizer);
+    let mut of_module = ShardedOptimizer::new(&module, optimizer);
     for step in 0..4 {
         if step == 2 {
             // On its way through bytes, and with the state of the optimizer, to a module in columns.
@@ -57,7 +57,7 @@ pub(super) fn trained(world: &World) -> Result<(), String> {
             shard_module(&mut module, &plan(1, 0..n)?, 0, &group).map_err(text)?;
             load_state_dict(&mut module, &stored, true).map_err(text)?;
             let state = through_bytes(of_module.state_dict().map_err(text)?, &group);
-            of_module = ShardedOptimizer::new(&module, optimizer.clone());
+            of_module = ShardedOptimizer::new(&module, optimizer);
             of_module.load_state_dict(&state.map_err(text)?).map_err(text)?;
         }
         let (a, b) = (gradients(&whole), gradients(&module));
