@@ -109,8 +109,8 @@ impl Catalog {
     /// Why there is nothing of this name, if it is or may be a part of something that cannot be read.
     pub(crate) fn why_unreadable(&self, name: &str) -> Option<Error> {
         let ends = name.match_indices('.').map(|(end, _)| end).chain([name.len()]);
-        let reasons = ends.filter_map(|end| self.unreadable.get_key_value(&name[..end]));
-        let (name, reason) = reasons.last()?;
+        let mut reasons = ends.filter_map(|end| self.unreadable.get_key_value(&name[..end]));
+        let (name, reason) = reasons.next_back()?;
         Some(Error::Unreadable { name: name.clone(), reason: reason.clone() })
     }
 
