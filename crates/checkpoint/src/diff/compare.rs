@@ -38,10 +38,10 @@ impl Difference {
     }
 
     /// For other processes.
-    pub(super) fn to_bytes(&self) -> [u8; 32] {
+    pub(super) fn to_bytes(self) -> [u8; 32] {
         let Difference { beyond, nan_in_one, max_absolute, max_relative } = self;
         let mut bytes = [0; 32];
-        let numbers = [*beyond, *nan_in_one, max_absolute.to_bits(), max_relative.to_bits()];
+        let numbers = [beyond, nan_in_one, max_absolute.to_bits(), max_relative.to_bits()];
         for (place, number) in bytes.as_chunks_mut().0.iter_mut().zip(numbers) {
             *place = number.to_le_bytes();
         }

@@ -126,7 +126,7 @@ pub fn diff(a: &Source, b: &Source, options: &DiffOptions<'_>) -> Result<Diff> {
 /// What all processes have found, pair by pair.
 fn merged(own: &[Difference], team: &Team<'_>) -> Result<Vec<Difference>> {
     let mut all = vec![Difference::default(); own.len()];
-    for found in team.all(own.iter().flat_map(Difference::to_bytes).collect())? {
+    for found in team.all(own.iter().flat_map(|found| found.to_bytes()).collect())? {
         for (all, bytes) in all.iter_mut().zip(found.as_chunks().0) {
             all.merge(&Difference::from_bytes(bytes));
         }
