@@ -17,8 +17,8 @@ use crate::{Forward, Members, Module, ModuleState, ModulesMut};
 ///     let mut model = Sequential::new()
 ///         .with(Linear::new(4, 8, true, DType::F32, &mesh)?)
 ///         .with(LayerNorm::new(8, true, 1e-5, DType::F32, &mesh)?);
-///     replace_matching(&mut model, "1", |_, _: &Box<dyn Forward>| {
-///         Ok(Box::new(RmsNorm::new(8, 1e-5, DType::F32, &mesh)?) as Box<dyn Forward>)
+///     replace_matching::<Box<dyn Forward>>(&mut model, "1", |_, _| {
+///         Ok(Box::new(RmsNorm::new(8, 1e-5, DType::F32, &mesh)?))
 ///     })?;
 ///     let names: Vec<String> = named_parameters(&model).into_iter().map(|(name, _)| name).collect();
 ///     assert_eq!(names, ["0.weight", "0.bias", "1.weight"]);

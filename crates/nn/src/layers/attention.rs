@@ -85,7 +85,7 @@ impl MultiHeadAttention {
 
 /// Whether every head has as many features.
 pub(crate) fn check_heads(dim: usize, heads: usize) -> Result<(), Error> {
-    if heads == 0 || dim % heads != 0 {
+    if heads == 0 || !dim.is_multiple_of(heads) {
         let got = format!("{heads} for {dim} features");
         return Err(Error::bad("the number of heads", got, "it must divide the features"));
     }

@@ -17,7 +17,7 @@ pub struct Rotary {
 impl Rotary {
     /// For so many positions and heads of this width, which has to be even.
     pub fn new(positions: usize, width: usize, base: f64) -> Result<Rotary, Error> {
-        if width % 2 != 0 {
+        if !width.is_multiple_of(2) {
             let want = "rotations are of pairs of features: make it even";
             return Err(Error::bad("the width of a head with rotary positions", width, want));
         }

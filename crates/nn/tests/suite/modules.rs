@@ -233,12 +233,12 @@ fn a_box_may_have_a_module_of_another_type() {
         set_training(&mut model, false);
         let norm: Box<dyn Forward> = Box::new(RmsNorm::new(5, 1e-5, DType::F64, &mesh)?);
         let mut norm = Some(norm);
-        replace_matching(&mut model, "1", |_, _: &Box<dyn Forward>| Ok(norm.take().unwrap()))?;
+        replace_matching::<Box<dyn Forward>>(&mut model, "1", |_, _| Ok(norm.take().unwrap()))?;
         assert!(!names(&model).contains(&"1.bias".to_owned()));
         assert!(!model.parts()[1].state().is_training());
         let halved: Box<dyn Forward> = Box::new(Halved { state: ModuleState::default() });
         let mut halved = Some(halved);
-        replace_matching(&mut model, "0", |_, _: &Box<dyn Forward>| Ok(halved.take().unwrap()))?;
+        replace_matching::<Box<dyn Forward>>(&mut model, "0", |_, _| Ok(halved.take().unwrap()))?;
         assert_eq!(names(&model), ["1.weight", "2.0.weight", "2.0.bias"]);
         assert_eq!(model.parts()[0].call(&x)?.placements(), [Replicate]);
         Ok(())
