@@ -149,7 +149,7 @@ fn what_was_communicated_is_told_to_other_programs() {
 fn modules_have_their_times_on_the_way_there_and_back() {
     spmd(2, |world| {
         let mesh = mesh(world, &[2]);
-        let x = ones(&[4, 3], DType::F32, &mesh, &[Shard(0)])?.requires_grad(true)?;
+        let x = ones(&[4, 3], DType::F32, &mesh, &[Shard(0)])?.requires_grad()?;
         let (done, comm) = CommDebug::record(|| {
             let y = module_scope("a", || {
                 let y = module_scope("b", || x.mul(2.0)?.exp())?;
