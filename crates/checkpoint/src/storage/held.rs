@@ -57,21 +57,23 @@ impl HeldDirectory {
 
     fn open_file(&self, name: &str) -> Result<Arc<File>> {
         let files = || self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = files().get(name) {
-            return Ok(Arc::clone(file));
-        }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        // Anew for everybody who reads: the system reads ahead for each of those that opened a file, and gives that up where
+        // several read in turns through one.
         let file = match openat(&self.directory, name, flags, Mode::empty()) {
             Ok(file) => Arc::new(File::from(file)),
             Err(error) => {
                 // Whoever replaces a checkpoint removes the files of the old one.
+                if let Some(file) = files().get(name) {
+                    return Ok(Arc::clone(file));
+                }
                 self.check_held()?;
                 let path = self.path.join(name).display().to_string();
                 return Err(Error::io("open", path)(error.into()));
             }
         };
         let mut files = files();
-        if files.len() < MOST_HELD {
+        if files.len() < MOST_HELD && !files.contains_key(name) {
             files.insert(name.to_owned(), Arc::clone(&file));
         }
         Ok(file)
